@@ -1,0 +1,78 @@
+//! What a failure of SQLite means, by its result code, never by its text.
+
+use crate::error::{BoxError, Error};
+
+/// What a failure of the database means for the writes that met it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Somebody else holds a lock; it passes.
+    Busy,
+    /// A constraint or trigger said no; the transaction is still open.
+    Constraint,
+    /// No space.
+    Full,
+    /// A progress handler or `sqlite3_interrupt` stopped the statement.
+    Interrupted,
+    /// The system failed to read or write.
+    Io,
+    /// The file is damaged.
+    Corrupt,
+    /// The file is no database.
+    NotADatabase,
+    /// The file was moved away under the connection.
+    Moved,
+    /// Not allowed to write, or a hot journal that a reader may not roll back.
+    ReadOnly,
+    /// The file can't be opened.
+    CantOpen,
+    /// Anything else.
+    Other,
+}
+
+const SQLITE_READONLY_DBMOVED: i32 = 1032;
+/// The commit hook turned the commit down: it saw that the file was moved.
+const SQLITE_CONSTRAINT_COMMITHOOK: i32 = 531;
+
+/// The extended result code, if the failure came from SQLite.
+pub(crate) fn extended(error: &sqlx::Error) -> Option<i32> {
+    match error {
+        sqlx::Error::Database(database) => database.code()?.parse().ok(),
+        _ => None,
+    }
+}
+
+/// Result codes: <https://www.sqlite.org/rescode.html>.
+pub(crate) fn classify(error: &sqlx::Error) -> Failure {
+    let Some(code) = extended(error) else {
+        return Failure::Other;
+    };
+    match (code, code & 0xff) {
+        (SQLITE_READONLY_DBMOVED | SQLITE_CONSTRAINT_COMMITHOOK, _) => Failure::Moved,
+        (_, 5 | 6) => Failure::Busy,
+        (_, 8) => Failure::ReadOnly,
+        (_, 9) => Failure::Interrupted,
+        (_, 10) => Failure::Io,
+        (_, 11) => Failure::Corrupt,
+        (_, 13) => Failure::Full,
+        (_, 14) => Failure::CantOpen,
+        (_, 19) => Failure::Constraint,
+        (_, 26) => Failure::NotADatabase,
+        _ => Failure::Other,
+    }
+}
+
+/// The error for a statement that failed before its transaction's commit.
+pub(crate) fn to_error(error: sqlx::Error) -> Error {
+    let failure = classify(&error);
+    let source: BoxError = error.into();
+    match failure {
+        Failure::Busy => Error::Busy {
+            attempts: 1,
+            source,
+        },
+        Failure::Constraint => Error::Constraint { source },
+        Failure::Full => Error::DiskFull { source },
+        Failure::Corrupt | Failure::NotADatabase => Error::Corrupt { source },
+        _ => Error::Database { source },
+    }
+}

@@ -1,0 +1,4 @@
+//! The file and its connections. Nothing here knows what a session is.
+
+pub(crate) mod code;
+pub(crate) mod connect;
