@@ -5,8 +5,10 @@ mod environment;
 mod error;
 mod id;
 mod json;
+mod message;
 mod options;
 pub mod retry;
+mod session;
 mod store;
 mod time;
 
@@ -14,7 +16,12 @@ pub use environment::{Environment, FileSystem, JournalMode, Warning};
 pub use error::{BoxError, Error, Result};
 pub use id::{MessageId, SessionId};
 pub use json::Json;
+pub use message::{
+    Appended, Chat, ChatMessage, Content, Conversation, ConversationMessage, Message,
+    MessageRange, MessageStream, NewMessage, Role, StoredMessage, Turn,
+};
 pub use options::{Access, Durability, Journal, StoreOptions};
 pub use retry::RetryPolicy;
-pub use store::SessionStore;
+pub use session::{EndReason, NewSession, Scope, Session};
+pub use store::{SessionStore, ShutdownReport};
 pub use time::Timestamp;

@@ -62,14 +62,9 @@ pub(crate) fn classify(error: &sqlx::Error) -> Failure {
 }
 
 /// The error for a statement that failed before its transaction's commit.
-pub(crate) fn to_error(error: sqlx::Error) -> Error {
-    let failure = classify(&error);
-    let source: BoxError = error.into();
+pub(crate) fn to_error(failure: Failure, source: BoxError) -> Error {
     match failure {
-        Failure::Busy => Error::Busy {
-            attempts: 1,
-            source,
-        },
+        Failure::Busy => Error::Busy { attempts: 1, source },
         Failure::Constraint => Error::Constraint { source },
         Failure::Full => Error::DiskFull { source },
         Failure::Corrupt | Failure::NotADatabase => Error::Corrupt { source },

@@ -1,4 +1,13 @@
 //! The file and its connections. Nothing here knows what a session is.
 
+pub(crate) mod cell;
 pub(crate) mod code;
 pub(crate) mod connect;
+pub(crate) mod group;
+pub(crate) mod open;
+pub(crate) mod presence;
+pub(crate) mod queue;
+pub(crate) mod readers;
+pub(crate) mod status;
+pub(crate) mod wal;
+pub(crate) mod writer;

@@ -1,0 +1,72 @@
+//! Cells of rows that any program may have written: reading them never fails.
+
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use crate::json::Json;
+
+/// A row, with the words to name it in a warning.
+pub(crate) struct Cells<'a> {
+    pub(crate) row: &'a SqliteRow,
+    pub(crate) session: &'a str,
+    /// `None` for a row of `sessions`.
+    pub(crate) message: Option<i64>,
+}
+
+impl Cells<'_> {
+    /// Text, lossily where it is not UTF-8. Numbers and blobs that another program put into a text
+    /// column are read as text.
+    pub(crate) fn text(&self, index: usize, column: &'static str) -> Option<String> {
+        // A `str` would fail the whole row on a bad byte.
+        let bytes: Option<&[u8]> = self.row.try_get_unchecked(index).ok()?;
+        let bytes = bytes?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Some(text.to_owned()),
+            Err(_) => {
+                self.warn(column, "invalid UTF-8, read lossily");
+                Some(String::from_utf8_lossy(bytes).into_owned())
+            }
+        }
+    }
+
+    /// Text where NULL counts as empty.
+    pub(crate) fn text_or_empty(&self, index: usize, column: &'static str) -> String {
+        self.text(index, column).unwrap_or_default()
+    }
+
+    /// JSON; what is none is `None`.
+    pub(crate) fn json(&self, index: usize, column: &'static str) -> Option<Json> {
+        let text = self.text(index, column).filter(|text| !text.is_empty())?;
+        match Json::parse(text) {
+            Ok(json) => Some(json),
+            Err(_) => {
+                self.warn(column, "broken JSON, ignored");
+                None
+            }
+        }
+    }
+
+    /// A JSON list; what is none is an empty one.
+    pub(crate) fn json_list(&self, index: usize, column: &'static str) -> Option<Json> {
+        let text = self.text(index, column).filter(|text| !text.is_empty())?;
+        match Json::parse(text) {
+            Ok(json) => Some(json),
+            Err(_) => {
+                self.warn(column, "broken JSON, read as an empty list");
+                Some(Json::empty_array())
+            }
+        }
+    }
+
+    pub(crate) fn integer(&self, index: usize) -> Option<i64> {
+        self.row.try_get_unchecked(index).ok()?
+    }
+
+    pub(crate) fn real(&self, index: usize) -> Option<f64> {
+        self.row.try_get_unchecked(index).ok()?
+    }
+
+    fn warn(&self, column: &'static str, what: &'static str) {
+        tracing::warn!(session = self.session, message = self.message, column, "{what}");
+    }
+}

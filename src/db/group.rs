@@ -1,0 +1,203 @@
+//! One transaction for a group of writes.
+
+use std::sync::Arc;
+
+use sqlx::{Connection as _, SqliteConnection};
+use tokio::sync::watch;
+
+use super::code::{self, Failure};
+use super::queue::Job;
+use super::writer::{Phase, Target};
+
+/// Why a group's transaction did not come to its commit.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// A lock was held elsewhere. Rolled back; may be tried again.
+    Busy(sqlx::Error),
+    /// One of the writes can't be stored. Rolled back; the others may be.
+    Guilty(sqlx::Error),
+    /// The database failed. SQLite rolled back, the connection is gone.
+    Broken(sqlx::Error),
+    /// The commit itself failed half-way. The connection is gone.
+    Unknown(sqlx::Error),
+    /// The file is not at its path any more. Nothing was written.
+    Replaced,
+    /// The store was told to stop before the transaction had begun.
+    Stopped,
+}
+
+/// The writer's connection, opened again after it had to be dropped.
+pub(crate) struct Link {
+    target: Arc<Target>,
+    connection: Option<SqliteConnection>,
+}
+
+impl Link {
+    pub(crate) fn new(target: Arc<Target>, connection: SqliteConnection) -> Self {
+        Self { target, connection: Some(connection) }
+    }
+
+    /// The live connection.
+    pub(crate) async fn ready(&mut self) -> sqlx::Result<&mut SqliteConnection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.target.connect().await?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    /// Closes the connection. SQLite may have left the transaction by itself, so that a further
+    /// statement would run, and stay, outside of any.
+    pub(crate) async fn discard(&mut self) {
+        if let Some(connection) = self.connection.take()
+            && let Err(error) = connection.close().await
+        {
+            tracing::debug!(%error, "closing a failed connection");
+        }
+    }
+}
+
+/// What is handed from try to try.
+pub(crate) struct Attempt {
+    pub(crate) link: Link,
+    pub(crate) group: Vec<Box<dyn Job>>,
+    /// Whether the writes are already part of a transaction that has begun once.
+    pub(crate) taken: bool,
+    pub(crate) phase: watch::Receiver<Phase>,
+}
+
+impl Attempt {
+    /// Tries the group's transaction once. After `Ok` each write of the group has its outcome and
+    /// is committed.
+    pub(crate) async fn run(mut self) -> (Self, Result<(), Failed>) {
+        let result = self.transact().await;
+        (self, result)
+    }
+
+    async fn transact(&mut self) -> Result<(), Failed> {
+        self.begin().await?;
+        if !self.taken {
+            self.group.retain(|job| job.take());
+            self.taken = true;
+        }
+        if self.group.is_empty() {
+            self.roll_back().await;
+            return Ok(());
+        }
+        if let Err(error) = self.apply().await {
+            return Err(self.give_up(error).await);
+        }
+        self.commit().await
+    }
+
+    /// IMMEDIATE: a deferred transaction that turns from reading to writing fails at once with
+    /// `BUSY_SNAPSHOT`, which no busy timeout waits for.
+    async fn begin(&mut self) -> Result<(), Failed> {
+        let begun = async {
+            let connection = self.link.ready().await?;
+            sqlx::query("BEGIN IMMEDIATE").execute(connection).await
+        };
+        let result = tokio::select! {
+            result = begun => Some(result),
+            () = stopped(&mut self.phase) => None,
+        };
+        match result {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(self.give_up(error).await),
+            None => {
+                // The connection is still waiting for the lock: it rolls back when it closes, on
+                // its own thread.
+                self.link.connection = None;
+                Err(Failed::Stopped)
+            }
+        }
+    }
+
+    async fn apply(&mut self) -> sqlx::Result<()> {
+        let connection = self.link.ready().await?;
+        let mut rest = self.group.as_mut_slice();
+        while let Some((first, others)) = rest.split_first_mut() {
+            let same = others.iter().take_while(|job| job.kind() == first.kind()).count();
+            let (run, further) = others.split_at_mut(same);
+            first.apply_with(run, connection).await?;
+            rest = further;
+        }
+        Ok(())
+    }
+
+    async fn commit(&mut self) -> Result<(), Failed> {
+        let connection = match self.link.ready().await {
+            Ok(connection) => connection,
+            Err(error) => return Err(Failed::Broken(error)),
+        };
+        let Err(error) = sqlx::query("COMMIT").execute(connection).await else {
+            return Ok(());
+        };
+        match code::classify(&error) {
+            // Known not to have happened: a rollback journal whose readers stayed, a deferred
+            // constraint, a log or journal that found no space, our own check of the file.
+            Failure::Busy | Failure::Constraint | Failure::Full | Failure::Moved => {
+                Err(self.give_up(error).await)
+            }
+            _ => {
+                self.link.discard().await;
+                Err(Failed::Unknown(error))
+            }
+        }
+    }
+
+    /// Leaves the transaction as the failure demands.
+    async fn give_up(&mut self, error: sqlx::Error) -> Failed {
+        match code::classify(&error) {
+            Failure::Busy => {
+                self.roll_back().await;
+                Failed::Busy(error)
+            }
+            Failure::Constraint => {
+                self.roll_back().await;
+                Failed::Guilty(error)
+            }
+            Failure::Moved => {
+                self.link.discard().await;
+                Failed::Replaced
+            }
+            _ => {
+                self.link.discard().await;
+                Failed::Broken(error)
+            }
+        }
+    }
+
+    /// "No transaction is active" is what was wanted, so that a connection which can't roll back
+    /// is dropped rather than reported.
+    async fn roll_back(&mut self) {
+        if let Some(connection) = &mut self.link.connection
+            && sqlx::query("ROLLBACK").execute(connection).await.is_err()
+        {
+            self.link.discard().await;
+        }
+    }
+}
+
+/// Ends when the store may not begin another transaction.
+async fn stopped(phase: &mut watch::Receiver<Phase>) {
+    loop {
+        let until = match *phase.borrow_and_update() {
+            Phase::Closing { until } => until,
+            Phase::Open => None,
+        };
+        let changed = phase.changed();
+        match until {
+            Some(until) => tokio::select! {
+                () = tokio::time::sleep_until(until) => return,
+                _ = changed => {}
+            },
+            None => {
+                if changed.await.is_err() {
+                    // No handle is left to stop the writer: it finishes its queue.
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+}

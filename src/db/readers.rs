@@ -1,0 +1,322 @@
+//! Connections that read: opened when needed, closed when idle, stopped when nobody waits.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Connection as _, Sqlite, SqliteConnection, query::Query};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::code::{self, Failure};
+use super::connect;
+use super::status::Status;
+use crate::error::{Error, Result};
+use crate::options::StoreOptions;
+
+/// After how many steps of SQLite's virtual machine a reader looks whether it should stop: some
+/// microseconds.
+const STEPS: i32 = 1000;
+
+/// How often a read is tried that failed because another process was just recovering the log.
+const TRIES: u32 = 5;
+
+/// How long a read may take, as its operation knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// What somebody waits for: a row, a transcript to be resumed. One connection is always kept
+    /// for these.
+    Short,
+    /// What looks at many sessions, or goes on for long.
+    Long,
+}
+
+/// The store's reading connections.
+pub(crate) struct Readers {
+    path: PathBuf,
+    options: StoreOptions,
+    immutable: bool,
+    status: Arc<Status>,
+    /// One permit for each connection in use.
+    permits: Semaphore,
+    total: u32,
+    /// Fewer permits: what long reads may use.
+    long: Semaphore,
+    idle: Mutex<Vec<Reader>>,
+    runtime: Handle,
+    sweeper: Mutex<Option<AbortHandle>>,
+}
+
+impl std::fmt::Debug for Readers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Readers").field("total", &self.total).finish_non_exhaustive()
+    }
+}
+
+struct Reader {
+    connection: SqliteConnection,
+    brake: Arc<Brake>,
+    used: Instant,
+    /// `false`: a statement may still be running, because its caller went away.
+    settled: bool,
+}
+
+/// Stops a statement from another thread.
+struct Brake {
+    epoch: Instant,
+    pulled: AtomicBool,
+    /// Milliseconds after `epoch`.
+    deadline: AtomicU64,
+}
+
+impl Brake {
+    fn new() -> Self {
+        Self {
+            epoch: Instant::now(),
+            pulled: AtomicBool::new(false),
+            deadline: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    fn release(&self, deadline: Instant) {
+        let millis = deadline.saturating_duration_since(self.epoch).as_millis();
+        self.deadline.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Release);
+        self.pulled.store(false, Ordering::Release);
+    }
+
+    fn pull(&self) {
+        self.pulled.store(true, Ordering::Release);
+    }
+
+    fn may_go_on(&self) -> bool {
+        !self.pulled.load(Ordering::Acquire)
+            && self.epoch.elapsed().as_millis() < u128::from(self.deadline.load(Ordering::Acquire))
+    }
+}
+
+impl Readers {
+    pub(crate) fn new(
+        path: PathBuf,
+        options: StoreOptions,
+        immutable: bool,
+        status: Arc<Status>,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let total = options.readers;
+        Arc::new(Self {
+            path,
+            immutable,
+            status,
+            permits: Semaphore::new(usize::try_from(total).unwrap_or(1)),
+            long: Semaphore::new(usize::try_from(total.saturating_sub(1).max(1)).unwrap_or(1)),
+            total,
+            options,
+            idle: Mutex::new(Vec::new()),
+            runtime,
+            sweeper: Mutex::new(None),
+        })
+    }
+
+    /// A connection for one call that must end `wait` after it `started`.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        length: Length,
+        started: Instant,
+        wait: Duration,
+    ) -> Result<ReadGuard<'_>> {
+        self.status.presence.ensure()?;
+        let long = match length {
+            Length::Short => None,
+            Length::Long => Some(self.long.acquire().await.map_err(|_| Error::Closed)?),
+        };
+        let permit = self.permits.acquire().await.map_err(|_| Error::Closed)?;
+        let taken = lock(&self.idle).pop();
+        let mut reader = match taken {
+            Some(reader) => reader,
+            None => self.open().await?,
+        };
+        if !reader.settled {
+            // Answered once the interrupted statement has ended.
+            match reader.connection.ping().await {
+                Ok(()) => reader.settled = true,
+                Err(_) => reader = self.open().await?,
+            }
+        }
+        reader.brake.release(started + wait);
+        Ok(ReadGuard { readers: self, reader: Some(reader), wait, _permit: permit, _long: long })
+    }
+
+    async fn open(&self) -> Result<Reader> {
+        let connect = async {
+            let mut connection =
+                connect::reader(&self.path, &self.options, self.immutable).await?;
+            let brake = Arc::new(Brake::new());
+            let watched = Arc::clone(&brake);
+            // Taking the handle for each read instead was seen to deadlock.
+            connection
+                .lock_handle()
+                .await?
+                .set_progress_handler(STEPS, move || watched.may_go_on());
+            Ok(Reader { connection, brake, used: Instant::now(), settled: true })
+        };
+        connect.await.map_err(|error: sqlx::Error| {
+            code::to_error(code::classify(&error), error.into())
+        })
+    }
+
+    /// Holds back new reads and waits for the running ones, until `deadline`. Reads go on when the
+    /// permit is dropped.
+    pub(crate) async fn hold(&self, deadline: Instant) -> Option<SemaphorePermit<'_>> {
+        let all = self.permits.acquire_many(self.total);
+        tokio::time::timeout_at(deadline, all).await.ok()?.ok()
+    }
+
+    /// Refuses new reads, waits for the running ones until `deadline`, closes all connections.
+    pub(crate) async fn close(&self, deadline: Option<Instant>) {
+        self.long.close();
+        let longest = Instant::now() + self.options.deadline;
+        let running = self.hold(deadline.unwrap_or(longest).min(longest)).await;
+        self.permits.close();
+        drop(running);
+        if let Some(sweeper) = lock(&self.sweeper).take() {
+            sweeper.abort();
+        }
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        for reader in idle {
+            if let Err(error) = reader.connection.close().await {
+                tracing::debug!(%error, "closing a reader");
+            }
+        }
+    }
+
+    fn give_back(self: &Arc<Self>, mut reader: Reader) {
+        if self.permits.is_closed() {
+            return;
+        }
+        reader.used = Instant::now();
+        lock(&self.idle).push(reader);
+        let mut sweeper = lock(&self.sweeper);
+        if sweeper.is_none() {
+            let readers = Arc::downgrade(self);
+            let idle = self.options.reader_idle;
+            *sweeper = Some(self.runtime.spawn(sweep(readers, idle)).abort_handle());
+        }
+    }
+
+    /// Closes what has been idle for `idle`; returns how long until the next one may be, if any is
+    /// left.
+    fn close_idle(&self, idle: Duration) -> Option<Duration> {
+        let mut readers = lock(&self.idle);
+        // Dropping a connection closes it on its own thread.
+        readers.retain(|reader| reader.used.elapsed() < idle);
+        let oldest = readers.iter().map(|reader| reader.used).min();
+        if oldest.is_none() {
+            *lock(&self.sweeper) = None;
+        }
+        oldest.map(|used| idle.saturating_sub(used.elapsed()))
+    }
+
+    /// How many connections are open and unused.
+    #[cfg(test)]
+    pub(crate) fn idle_count(&self) -> usize {
+        lock(&self.idle).len()
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        if let Some(sweeper) = lock(&self.sweeper).take() {
+            sweeper.abort();
+        }
+    }
+}
+
+async fn sweep(readers: Weak<Readers>, idle: Duration) {
+    let mut wait = idle;
+    loop {
+        tokio::time::sleep(wait).await;
+        let Some(next) = readers.upgrade().and_then(|readers| readers.close_idle(idle)) else {
+            return;
+        };
+        wait = next.max(Duration::from_millis(10));
+    }
+}
+
+/// The lists behind these locks are whole at any time, so that a panic elsewhere does not matter.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection for one call. When it is dropped in the middle of a statement, the statement is
+/// stopped.
+pub(crate) struct ReadGuard<'a> {
+    readers: &'a Arc<Readers>,
+    reader: Option<Reader>,
+    wait: Duration,
+    _permit: SemaphorePermit<'a>,
+    _long: Option<SemaphorePermit<'a>>,
+}
+
+impl ReadGuard<'_> {
+    /// Whether messages of a session can be read in order without sorting.
+    pub(crate) fn has_message_index(&self) -> bool {
+        self.readers.status.has_message_index()
+    }
+
+    /// Hands each row of a statement to `take`.
+    pub(crate) async fn each<'q>(
+        &mut self,
+        mut query: impl FnMut() -> Query<'q, Sqlite, SqliteArguments>,
+        mut take: impl FnMut(&SqliteRow),
+    ) -> Result<()> {
+        for attempt in 1.. {
+            let Some(reader) = &mut self.reader else { return Err(Error::Closed) };
+            reader.settled = false;
+            let mut rows = 0_u64;
+            let result = async {
+                let mut stream = query().fetch(&mut reader.connection);
+                while let Some(row) = stream.try_next().await? {
+                    rows += 1;
+                    take(&row);
+                    // A long transcript must not keep other tasks from running.
+                    tokio::task::consume_budget().await;
+                }
+                Ok(())
+            }
+            .await;
+            reader.settled = true;
+            let Err(error) = result else { return Ok(()) };
+            match code::classify(&error) {
+                // Another process is recovering the log: for a moment neither it nor the index
+                // beside it can be read.
+                Failure::Busy | Failure::Io | Failure::CantOpen if rows == 0 && attempt < TRIES => {
+                    tracing::debug!(attempt, %error, "reading again");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Failure::Interrupted => return Err(Error::ReadTimeout { waited: self.wait }),
+                failure => {
+                    // What is wrong with the connection must not meet the next caller.
+                    self.reader = None;
+                    return Err(code::to_error(failure, error.into()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ReadGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            if !reader.settled {
+                reader.brake.pull();
+            }
+            self.readers.give_back(reader);
+        }
+    }
+}

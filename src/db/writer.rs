@@ -1,0 +1,456 @@
+//! The one connection that writes, and the task that owns it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::SqliteConnection;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::code::{self, Failure};
+use super::connect;
+use super::group::{Attempt, Failed, Link};
+use super::queue::{Job, Operation, Pending, Ticket};
+use super::readers::Readers;
+use super::status::Status;
+use super::wal::Log;
+use crate::environment::JournalMode;
+use crate::error::{BoxError, Error, Result};
+use crate::options::StoreOptions;
+use crate::retry::{self, GaveUp, Reason};
+
+/// How long the queue must be empty before the log is truncated.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Whether the store still takes writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    /// Only what is queued is written, and only what begins before `until`.
+    Closing { until: Option<Instant> },
+}
+
+/// What the writer's connection leads to.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) path: PathBuf,
+    pub(crate) options: StoreOptions,
+    pub(crate) journal: JournalMode,
+    pub(crate) page_size: u32,
+    pub(crate) status: Arc<Status>,
+}
+
+impl Target {
+    pub(crate) async fn connect(&self) -> sqlx::Result<SqliteConnection> {
+        let mut connection = connect::writer(&self.path, &self.options, self.journal).await?;
+        let check = Arc::clone(&self.status.presence).commit_check();
+        connection.lock_handle().await?.set_commit_hook(check);
+        Ok(connection)
+    }
+}
+
+/// The callers' side of the writer.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    jobs: mpsc::Sender<Box<dyn Job>>,
+    room: Arc<Semaphore>,
+    room_total: u32,
+    phase: watch::Sender<Phase>,
+    /// Becomes `true` when the last connection is closed.
+    done: watch::Receiver<bool>,
+    counts: Arc<Counts>,
+}
+
+/// Writes since the store was opened.
+#[derive(Debug, Default)]
+struct Counts {
+    committed: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What became of the writes that waited when the store was shut down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Writes that were committed after the call.
+    pub committed: u64,
+    /// Writes that were refused with [`Error::Closed`](crate::Error::Closed): they never ran.
+    pub refused: u64,
+}
+
+impl Writer {
+    /// Starts the task that owns `connection`. It ends when the last handle is dropped or the
+    /// store is closed, with an empty queue.
+    pub(crate) async fn start(target: Arc<Target>, readers: Arc<Readers>) -> sqlx::Result<Self> {
+        let connection = target.connect().await?;
+        let (jobs, queue) = mpsc::channel(target.options.queue_writes);
+        let (phase, phase_seen) = watch::channel(Phase::Open);
+        let (done, done_seen) = watch::channel(false);
+        let counts = Arc::new(Counts::default());
+        let room_total = target.options.queue_bytes;
+        let task = Task {
+            queue,
+            held: None,
+            link: Some(Link::new(Arc::clone(&target), connection)),
+            log: (target.journal == JournalMode::Wal).then(|| Log::new(target.page_size)),
+            readers,
+            phase: phase_seen,
+            done,
+            counts: Arc::clone(&counts),
+            random: fastrand::Rng::new(),
+            target,
+        };
+        tokio::spawn(task.run());
+        Ok(Self {
+            jobs,
+            room: Arc::new(Semaphore::new(usize::try_from(room_total).unwrap_or(usize::MAX))),
+            room_total,
+            phase,
+            done: done_seen,
+            counts,
+        })
+    }
+
+    /// Fails once the store is closed, or the task that writes is gone.
+    pub(crate) fn ensure_open(&self) -> Result<()> {
+        if *self.phase.borrow() == Phase::Open && !self.jobs.is_closed() {
+            Ok(())
+        } else {
+            Err(self.ended())
+        }
+    }
+
+    fn ended(&self) -> Error {
+        if *self.phase.borrow() == Phase::Open { Error::RuntimeEnded } else { Error::Closed }
+    }
+
+    /// Has `operation` written, and waits for its commit.
+    pub(crate) async fn submit<O: Operation>(
+        &self,
+        operation: O,
+        wait: Duration,
+    ) -> Result<O::Output> {
+        self.ensure_open()?;
+        let deadline = Instant::now() + wait;
+        let ticket = Arc::new(Ticket::default());
+        let (reply, mut answer) = oneshot::channel();
+        let queued = tokio::time::timeout_at(
+            deadline,
+            self.enqueue(operation, Arc::clone(&ticket), deadline, reply),
+        );
+        match queued.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(Error::Overloaded { waited: wait }),
+        }
+        // A caller that goes away takes its write back, if that is still possible.
+        let _take_back = TakeBack(&ticket);
+        let answered = match tokio::time::timeout_at(deadline, &mut answer).await {
+            Ok(answered) => answered,
+            Err(_) if ticket.give_up() => return Err(Error::Overloaded { waited: wait }),
+            // The transaction has begun: only its outcome tells the truth.
+            Err(_) => answer.await,
+        };
+        match answered {
+            Ok(result) => result,
+            Err(_) if ticket.is_taken() => Err(Error::OutcomeUnknown {
+                source: "the writer ended during the commit".into(),
+            }),
+            Err(_) if Instant::now() >= deadline => Err(Error::Overloaded { waited: wait }),
+            Err(_) => Err(self.ended()),
+        }
+    }
+
+    async fn enqueue<O: Operation>(
+        &self,
+        operation: O,
+        ticket: Arc<Ticket>,
+        deadline: Instant,
+        reply: oneshot::Sender<Result<O::Output>>,
+    ) -> Result<()> {
+        // A write larger than the whole queue may enter when it is alone.
+        let bytes = u32::try_from(operation.bytes()).unwrap_or(u32::MAX).min(self.room_total);
+        let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
+        let Ok(_room) = room else { return Err(self.ended()) };
+        let slot = self.jobs.reserve().await.map_err(|_| self.ended())?;
+        let queued = Instant::now();
+        let outcome = None;
+        slot.send(Box::new(Pending { operation, ticket, queued, deadline, reply, outcome, _room }));
+        Ok(())
+    }
+
+    /// Stops taking writes, has the queue written until `until`, and waits until the last
+    /// connection is closed.
+    pub(crate) async fn close(&self, until: Option<Instant>) -> Result<ShutdownReport> {
+        let (committed, refused) = self.counts.get();
+        self.phase.send_if_modified(|phase| {
+            let sooner = match *phase {
+                Phase::Open => true,
+                Phase::Closing { until: None } => until.is_some(),
+                Phase::Closing { until: Some(set) } => until.is_some_and(|until| until < set),
+            };
+            if sooner {
+                *phase = Phase::Closing { until };
+            }
+            sooner
+        });
+        let closed = self.done.clone().wait_for(|done| *done).await.is_ok();
+        if !closed {
+            return Err(Error::RuntimeEnded);
+        }
+        let (committed_now, refused_now) = self.counts.get();
+        Ok(ShutdownReport {
+            committed: committed_now - committed,
+            refused: refused_now - refused,
+        })
+    }
+}
+
+impl Counts {
+    fn get(&self) -> (u64, u64) {
+        (self.committed.load(Ordering::Acquire), self.refused.load(Ordering::Acquire))
+    }
+}
+
+struct TakeBack<'a>(&'a Ticket);
+
+impl Drop for TakeBack<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
+/// The writer's side.
+struct Task {
+    queue: mpsc::Receiver<Box<dyn Job>>,
+    /// Came out of the queue but did not fit into the group before.
+    held: Option<Box<dyn Job>>,
+    link: Option<Link>,
+    /// `None` where the file has no write-ahead log.
+    log: Option<Log>,
+    readers: Arc<Readers>,
+    phase: watch::Receiver<Phase>,
+    done: watch::Sender<bool>,
+    counts: Arc<Counts>,
+    random: fastrand::Rng,
+    target: Arc<Target>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        self.build_message_index().await;
+        while let Some(first) = self.next().await {
+            if self.is_stopped() {
+                self.refuse(first);
+                continue;
+            }
+            let group = self.gather(first).await;
+            self.write(group).await;
+            self.keep_log_short().await;
+        }
+        self.finish().await;
+    }
+
+    /// The next write; `None` when no more can come.
+    async fn next(&mut self) -> Option<Box<dyn Job>> {
+        if let Some(job) = self.held.take() {
+            return Some(job);
+        }
+        let mut watching = true;
+        loop {
+            let idle = self.log.as_ref().is_some_and(Log::is_dirty);
+            tokio::select! {
+                biased;
+                job = self.queue.recv() => return job,
+                changed = self.phase.changed(), if watching => match changed {
+                    Ok(()) => self.queue.close(),
+                    // The last handle is gone, and the queue's other end with it.
+                    Err(_) => watching = false,
+                },
+                () = tokio::time::sleep(IDLE), if idle => self.truncate_log().await,
+            }
+        }
+    }
+
+    /// Whether the time for writing what is queued is over.
+    fn is_stopped(&self) -> bool {
+        match *self.phase.borrow() {
+            Phase::Closing { until: Some(until) } => Instant::now() >= until,
+            _ => false,
+        }
+    }
+
+    fn refuse(&self, job: Box<dyn Job>) {
+        self.counts.refused.fetch_add(1, Ordering::AcqRel);
+        job.fail(Error::Closed);
+    }
+
+    /// `first` and what waits behind it, within the limits of a group.
+    async fn gather(&mut self, first: Box<dyn Job>) -> Vec<Box<dyn Job>> {
+        // Lets the callers that were just answered queue their next writes.
+        tokio::task::yield_now().await;
+        let options = &self.target.options;
+        let mut bytes = first.bytes();
+        let mut group = vec![first];
+        while group.len() < options.group_writes {
+            let Ok(job) = self.queue.try_recv() else { break };
+            bytes = bytes.saturating_add(job.bytes());
+            if bytes > options.group_bytes {
+                self.held = Some(job);
+                break;
+            }
+            group.push(job);
+        }
+        group
+    }
+
+    /// Writes a group, and answers each of its callers.
+    async fn write(&mut self, group: Vec<Box<dyn Job>>) {
+        let (group, result) = self.transact(group, false).await;
+        match result {
+            Err(GaveUp { last, .. }) if group.len() > 1 && may_be_one_writes_fault(&last) => {
+                tracing::debug!(writes = group.len(), ?last, "a group failed; writing one by one");
+                for job in group {
+                    let (job, result) = self.transact(vec![job], true).await;
+                    self.answer(job, result);
+                }
+            }
+            result => self.answer(group, result),
+        }
+    }
+
+    /// Runs one transaction, again while the database is locked elsewhere.
+    async fn transact(
+        &mut self,
+        group: Vec<Box<dyn Job>>,
+        taken: bool,
+    ) -> (Vec<Box<dyn Job>>, Result<(), GaveUp<Failed>>) {
+        let Some(link) = self.link.take() else {
+            return (group, Ok(()));
+        };
+        let deadline = group.iter().map(|job| job.deadline()).max().unwrap_or_else(Instant::now);
+        let random = &mut self.random;
+        let waits = self.target.options.retry.waits(|| random.f64());
+        let attempt = Attempt { link, group, taken, phase: self.phase.clone() };
+        let busy = |failed: &Failed| matches!(failed, Failed::Busy(_));
+        let (attempt, result) = retry::retry(attempt, waits, deadline, busy, Attempt::run).await;
+        self.link = Some(attempt.link);
+        (attempt.group, result)
+    }
+
+    fn answer(&mut self, group: Vec<Box<dyn Job>>, result: Result<(), GaveUp<Failed>>) {
+        let Err(gave_up) = result else {
+            let bytes: usize = group.iter().map(|job| job.bytes()).sum();
+            if let Some(log) = &mut self.log {
+                log.committed(u64::try_from(bytes).unwrap_or(u64::MAX));
+            }
+            self.counts
+                .committed
+                .fetch_add(u64::try_from(group.len()).unwrap_or(0), Ordering::AcqRel);
+            for job in group {
+                job.finish();
+            }
+            return;
+        };
+        let GaveUp { attempts, reason, last } = gave_up;
+        match last {
+            Failed::Stopped => group.into_iter().for_each(|job| self.refuse(job)),
+            Failed::Busy(_) if reason == Reason::Deadline => {
+                group.into_iter().for_each(|job| job.expire());
+            }
+            Failed::Busy(error) => fail_each(group, error, |source| Error::Busy { attempts, source }),
+            Failed::Unknown(error) => {
+                fail_each(group, error, |source| Error::OutcomeUnknown { source });
+            }
+            Failed::Replaced => {
+                self.target.status.presence.mark_replaced();
+                for job in group {
+                    job.fail(self.target.status.presence.error());
+                }
+            }
+            Failed::Guilty(error) | Failed::Broken(error) => {
+                let failure = code::classify(&error);
+                fail_each(group, error, |source| code::to_error(failure, source));
+            }
+        }
+    }
+
+    async fn keep_log_short(&mut self) {
+        let (Some(log), Some(link)) = (&mut self.log, &mut self.link) else { return };
+        let Target { options, status, .. } = &*self.target;
+        if let Ok(connection) = link.ready().await {
+            log.keep_short(connection, options, status, &self.readers).await;
+        }
+    }
+
+    async fn truncate_log(&mut self) {
+        let (Some(log), Some(link)) = (&mut self.log, &mut self.link) else { return };
+        let Target { options, status, .. } = &*self.target;
+        if let Ok(connection) = link.ready().await {
+            log.truncate(connection, options, status, &self.readers).await;
+        }
+    }
+
+    /// Old files get the index that spares reads the sorting after they are open: it looks at
+    /// every message, so that opening would take long.
+    async fn build_message_index(&mut self) {
+        let status = &self.target.status;
+        let Some(link) = self.link.as_mut().filter(|_| !status.has_message_index()) else { return };
+        let built = async {
+            let connection = link.ready().await?;
+            sqlx::query(
+                "CREATE INDEX IF NOT EXISTS idx_messages_session_id ON messages(session_id)",
+            )
+            .execute(connection)
+            .await
+        };
+        match built.await {
+            Ok(_) => {
+                tracing::info!("built the index of messages by session");
+                status.set_message_index();
+            }
+            // The next opening tries again; until then reads sort.
+            Err(error) => tracing::warn!(%error, "building the index of messages failed"),
+        }
+    }
+
+    async fn finish(mut self) {
+        let until = match *self.phase.borrow() {
+            Phase::Closing { until } => until,
+            Phase::Open => None,
+        };
+        self.readers.close(until).await;
+        if !self.is_stopped() {
+            self.truncate_log().await;
+        }
+        if let Some(mut link) = self.link.take() {
+            link.discard().await;
+        }
+        self.done.send_replace(true);
+    }
+}
+
+/// Whether the other writes of a group that failed so may still be stored. A full disk or a failing
+/// one is everybody's.
+fn may_be_one_writes_fault(failed: &Failed) -> bool {
+    match failed {
+        Failed::Guilty(_) => true,
+        Failed::Broken(error) => {
+            matches!(code::classify(error), Failure::Other | Failure::Corrupt)
+        }
+        _ => false,
+    }
+}
+
+fn fail_each(
+    group: Vec<Box<dyn Job>>,
+    error: sqlx::Error,
+    to_error: impl Fn(BoxError) -> Error,
+) {
+    let error = Arc::new(error);
+    for job in group {
+        job.fail(to_error(Arc::clone(&error).into()));
+    }
+}
