@@ -9,6 +9,7 @@ mod options;
 pub mod retry;
 mod store;
 mod time;
+mod title;
 
 pub use environment::{Environment, FileSystem, JournalMode, Warning};
 pub use error::{BoxError, Error, Result};

@@ -2,3 +2,4 @@
 
 pub(crate) mod code;
 pub(crate) mod connect;
+pub(crate) mod open;
