@@ -219,6 +219,13 @@ pub enum Error {
         /// The file's schema version, `None` if it has no tables yet.
         found: Option<i64>,
     },
+    /// A program crashed half-way through a write and left a journal that only a writer can roll
+    /// back, but the file was opened read-only. It was not changed: open it once for writing.
+    #[error("{} was left by a program that crashed in the middle of a write; open it once for writing", path.display())]
+    NeedsRecovery {
+        /// The path that was asked for.
+        path: PathBuf,
+    },
     /// A read-only folder holds the database with a part of its log only, so that some rows would
     /// be missing. Copy the database, `-wal` and `-shm` together.
     #[error("{} lies in a read-only folder without all of its log; copy the file, its -wal and its -shm together", path.display())]

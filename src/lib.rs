@@ -11,14 +11,15 @@ pub mod retry;
 mod session;
 mod store;
 mod time;
+mod title;
 
 pub use environment::{Environment, FileSystem, JournalMode, Warning};
 pub use error::{BoxError, Error, Result};
 pub use id::{MessageId, SessionId};
 pub use json::Json;
 pub use message::{
-    Appended, Chat, ChatMessage, Content, Conversation, ConversationMessage, Message,
-    MessageRange, MessageStream, NewMessage, Role, StoredMessage, Turn,
+    Appended, Chat, ChatMessage, Content, Conversation, ConversationMessage, Message, MessageRange,
+    MessageStream, NewMessage, Role, StoredMessage, Turn,
 };
 pub use options::{Access, Durability, Journal, StoreOptions};
 pub use retry::RetryPolicy;

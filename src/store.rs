@@ -84,7 +84,10 @@ impl SessionStore {
 
     pub(crate) async fn open_temporary_with(options: StoreOptions) -> Result<Self> {
         if options.access == Access::ReadOnly {
-            return Err(Error::invalid("a temporary store", "can't be read-only: it starts empty"));
+            return Err(Error::invalid(
+                "a temporary store",
+                "can't be read-only: it starts empty",
+            ));
         }
         runtime()?;
         let name = format!("hermes-state-{}", uuid::Uuid::new_v4());
@@ -158,7 +161,10 @@ impl SessionStore {
     ///
     /// [`Error::InvalidInput`] for zero or more than a day.
     pub fn with_deadline(&self, deadline: Duration) -> Result<Self> {
-        Ok(Self { deadline: valid_deadline(deadline)?, shared: Arc::clone(&self.shared) })
+        Ok(Self {
+            deadline: valid_deadline(deadline)?,
+            shared: Arc::clone(&self.shared),
+        })
     }
 
     /// What the store found where it was opened, and what deserves attention now.
@@ -166,11 +172,15 @@ impl SessionStore {
         let mut environment = self.shared.environment.clone();
         let status = &self.shared.status;
         if status.has_message_index() {
-            environment.warnings.retain(|warning| *warning != Warning::MessageIndexMissing);
+            environment
+                .warnings
+                .retain(|warning| *warning != Warning::MessageIndexMissing);
         }
         match status.log_held() {
             0 => {}
-            bytes => environment.warnings.push(Warning::LogHeldByOthers { bytes }),
+            bytes => environment
+                .warnings
+                .push(Warning::LogHeldByOthers { bytes }),
         }
         environment
     }
@@ -271,7 +281,9 @@ pub(crate) struct Read<'a> {
 impl<'a> Read<'a> {
     /// A connection for this read.
     pub(crate) async fn connection(&self) -> Result<ReadGuard<'a>> {
-        self.readers.acquire(self.length, self.started, self.wait).await
+        self.readers
+            .acquire(self.length, self.started, self.wait)
+            .await
     }
 
     /// Runs the read, and stops it when its time is over.

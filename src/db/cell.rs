@@ -67,6 +67,11 @@ impl Cells<'_> {
     }
 
     fn warn(&self, column: &'static str, what: &'static str) {
-        tracing::warn!(session = self.session, message = self.message, column, "{what}");
+        tracing::warn!(
+            session = self.session,
+            message = self.message,
+            column,
+            "{what}"
+        );
     }
 }

@@ -62,9 +62,17 @@ pub(crate) fn classify(error: &sqlx::Error) -> Failure {
 }
 
 /// The error for a statement that failed before its transaction's commit.
-pub(crate) fn to_error(failure: Failure, source: BoxError) -> Error {
+pub(crate) fn to_error(error: sqlx::Error) -> Error {
+    to_error_from(classify(&error), error.into())
+}
+
+/// [`to_error`] for a cause that several callers share.
+pub(crate) fn to_error_from(failure: Failure, source: BoxError) -> Error {
     match failure {
-        Failure::Busy => Error::Busy { attempts: 1, source },
+        Failure::Busy => Error::Busy {
+            attempts: 1,
+            source,
+        },
         Failure::Constraint => Error::Constraint { source },
         Failure::Full => Error::DiskFull { source },
         Failure::Corrupt | Failure::NotADatabase => Error::Corrupt { source },

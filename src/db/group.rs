@@ -34,7 +34,10 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(target: Arc<Target>, connection: SqliteConnection) -> Self {
-        Self { target, connection: Some(connection) }
+        Self {
+            target,
+            connection: Some(connection),
+        }
     }
 
     /// The live connection.
@@ -117,7 +120,10 @@ impl Attempt {
         let connection = self.link.ready().await?;
         let mut rest = self.group.as_mut_slice();
         while let Some((first, others)) = rest.split_first_mut() {
-            let same = others.iter().take_while(|job| job.kind() == first.kind()).count();
+            let same = others
+                .iter()
+                .take_while(|job| job.kind() == first.kind())
+                .count();
             let (run, further) = others.split_at_mut(same);
             first.apply_with(run, connection).await?;
             rest = further;

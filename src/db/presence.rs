@@ -68,7 +68,9 @@ impl Presence {
     }
 
     pub(crate) fn error(&self) -> Error {
-        Error::FileReplaced { path: self.path.clone() }
+        Error::FileReplaced {
+            path: self.path.clone(),
+        }
     }
 
     /// Length of the log file at the last commit, in bytes.

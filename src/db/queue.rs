@@ -93,7 +93,9 @@ impl Ticket {
     }
 
     fn settle(&self, state: u8) -> bool {
-        self.0.compare_exchange(WAITING, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.0
+            .compare_exchange(WAITING, state, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 }
 
@@ -171,7 +173,9 @@ impl<O: Operation> Job for Pending<O> {
                     .map(|job| &job.operation),
             );
             let results = O::apply_run(run, connection).await?;
-            let others = rest.iter_mut().filter_map(|job| job.as_any_mut().downcast_mut::<Self>());
+            let others = rest
+                .iter_mut()
+                .filter_map(|job| job.as_any_mut().downcast_mut::<Self>());
             for (job, result) in std::iter::once(self).chain(others).zip(results) {
                 job.outcome = Some(result);
             }

@@ -54,7 +54,9 @@ pub(crate) struct Readers {
 
 impl std::fmt::Debug for Readers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Readers").field("total", &self.total).finish_non_exhaustive()
+        f.debug_struct("Readers")
+            .field("total", &self.total)
+            .finish_non_exhaustive()
     }
 }
 
@@ -85,7 +87,8 @@ impl Brake {
 
     fn release(&self, deadline: Instant) {
         let millis = deadline.saturating_duration_since(self.epoch).as_millis();
-        self.deadline.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Release);
+        self.deadline
+            .store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Release);
         self.pulled.store(false, Ordering::Release);
     }
 
@@ -148,13 +151,18 @@ impl Readers {
             }
         }
         reader.brake.release(started + wait);
-        Ok(ReadGuard { readers: self, reader: Some(reader), wait, _permit: permit, _long: long })
+        Ok(ReadGuard {
+            readers: self,
+            reader: Some(reader),
+            wait,
+            _permit: permit,
+            _long: long,
+        })
     }
 
     async fn open(&self) -> Result<Reader> {
         let connect = async {
-            let mut connection =
-                connect::reader(&self.path, &self.options, self.immutable).await?;
+            let mut connection = connect::reader(&self.path, &self.options, self.immutable).await?;
             let brake = Arc::new(Brake::new());
             let watched = Arc::clone(&brake);
             // Taking the handle for each read instead was seen to deadlock.
@@ -162,11 +170,14 @@ impl Readers {
                 .lock_handle()
                 .await?
                 .set_progress_handler(STEPS, move || watched.may_go_on());
-            Ok(Reader { connection, brake, used: Instant::now(), settled: true })
+            Ok(Reader {
+                connection,
+                brake,
+                used: Instant::now(),
+                settled: true,
+            })
         };
-        connect.await.map_err(|error: sqlx::Error| {
-            code::to_error(code::classify(&error), error.into())
-        })
+        connect.await.map_err(code::to_error)
     }
 
     /// Holds back new reads and waits for the running ones, until `deadline`. Reads go on when the
@@ -240,7 +251,10 @@ async fn sweep(readers: Weak<Readers>, idle: Duration) {
     let mut wait = idle;
     loop {
         tokio::time::sleep(wait).await;
-        let Some(next) = readers.upgrade().and_then(|readers| readers.close_idle(idle)) else {
+        let Some(next) = readers
+            .upgrade()
+            .and_then(|readers| readers.close_idle(idle))
+        else {
             return;
         };
         wait = next.max(Duration::from_millis(10));
@@ -275,7 +289,9 @@ impl ReadGuard<'_> {
         mut take: impl FnMut(&SqliteRow),
     ) -> Result<()> {
         for attempt in 1.. {
-            let Some(reader) = &mut self.reader else { return Err(Error::Closed) };
+            let Some(reader) = &mut self.reader else {
+                return Err(Error::Closed);
+            };
             reader.settled = false;
             let mut rows = 0_u64;
             let result = async {
@@ -302,7 +318,7 @@ impl ReadGuard<'_> {
                 failure => {
                     // What is wrong with the connection must not meet the next caller.
                     self.reader = None;
-                    return Err(code::to_error(failure, error.into()));
+                    return Err(code::to_error_from(failure, error.into()));
                 }
             }
         }

@@ -80,7 +80,9 @@ impl Log {
         if !self.is_due(options, status) {
             return;
         }
-        let passive = self.checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").await;
+        let passive = self
+            .checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)")
+            .await;
         self.commits = 0;
         self.written = 0;
         self.file_bytes = status.presence.wal_bytes();
@@ -94,7 +96,8 @@ impl Log {
             passive.log_bytes < at || passive.log_bytes - at >= options.checkpoint_bytes
         });
         if again {
-            self.restart(connection, passive.log_bytes, options, status, readers).await;
+            self.restart(connection, passive.log_bytes, options, status, readers)
+                .await;
         }
     }
 
@@ -120,7 +123,10 @@ impl Log {
             }
             _ => {
                 if self.refused_at.is_none() {
-                    tracing::warn!(log_bytes, "another program keeps the write-ahead log from shrinking");
+                    tracing::warn!(
+                        log_bytes,
+                        "another program keeps the write-ahead log from shrinking"
+                    );
                 }
                 self.refused_at = Some(log_bytes);
                 status.set_log_held(log_bytes);

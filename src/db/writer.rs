@@ -1,8 +1,8 @@
 //! The one connection that writes, and the task that owns it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::SqliteConnection;
@@ -29,7 +29,9 @@ const IDLE: Duration = Duration::from_secs(1);
 pub(crate) enum Phase {
     Open,
     /// Only what is queued is written, and only what begins before `until`.
-    Closing { until: Option<Instant> },
+    Closing {
+        until: Option<Instant>,
+    },
 }
 
 /// What the writer's connection leads to.
@@ -83,8 +85,8 @@ pub struct ShutdownReport {
 impl Writer {
     /// Starts the task that owns `connection`. It ends when the last handle is dropped or the
     /// store is closed, with an empty queue.
-    pub(crate) async fn start(target: Arc<Target>, readers: Arc<Readers>) -> sqlx::Result<Self> {
-        let connection = target.connect().await?;
+    pub(crate) async fn start(target: Arc<Target>, readers: Arc<Readers>) -> Result<Self> {
+        let connection = target.connect().await.map_err(code::to_error)?;
         let (jobs, queue) = mpsc::channel(target.options.queue_writes);
         let (phase, phase_seen) = watch::channel(Phase::Open);
         let (done, done_seen) = watch::channel(false);
@@ -105,7 +107,9 @@ impl Writer {
         tokio::spawn(task.run());
         Ok(Self {
             jobs,
-            room: Arc::new(Semaphore::new(usize::try_from(room_total).unwrap_or(usize::MAX))),
+            room: Arc::new(Semaphore::new(
+                usize::try_from(room_total).unwrap_or(usize::MAX),
+            )),
             room_total,
             phase,
             done: done_seen,
@@ -123,7 +127,11 @@ impl Writer {
     }
 
     fn ended(&self) -> Error {
-        if *self.phase.borrow() == Phase::Open { Error::RuntimeEnded } else { Error::Closed }
+        if *self.phase.borrow() == Phase::Open {
+            Error::RuntimeEnded
+        } else {
+            Error::Closed
+        }
     }
 
     /// Has `operation` written, and waits for its commit.
@@ -171,13 +179,25 @@ impl Writer {
         reply: oneshot::Sender<Result<O::Output>>,
     ) -> Result<()> {
         // A write larger than the whole queue may enter when it is alone.
-        let bytes = u32::try_from(operation.bytes()).unwrap_or(u32::MAX).min(self.room_total);
+        let bytes = u32::try_from(operation.bytes())
+            .unwrap_or(u32::MAX)
+            .min(self.room_total);
         let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
-        let Ok(_room) = room else { return Err(self.ended()) };
+        let Ok(_room) = room else {
+            return Err(self.ended());
+        };
         let slot = self.jobs.reserve().await.map_err(|_| self.ended())?;
         let queued = Instant::now();
         let outcome = None;
-        slot.send(Box::new(Pending { operation, ticket, queued, deadline, reply, outcome, _room }));
+        slot.send(Box::new(Pending {
+            operation,
+            ticket,
+            queued,
+            deadline,
+            reply,
+            outcome,
+            _room,
+        }));
         Ok(())
     }
 
@@ -210,7 +230,10 @@ impl Writer {
 
 impl Counts {
     fn get(&self) -> (u64, u64) {
-        (self.committed.load(Ordering::Acquire), self.refused.load(Ordering::Acquire))
+        (
+            self.committed.load(Ordering::Acquire),
+            self.refused.load(Ordering::Acquire),
+        )
     }
 }
 
@@ -295,7 +318,9 @@ impl Task {
         let mut bytes = first.bytes();
         let mut group = vec![first];
         while group.len() < options.group_writes {
-            let Ok(job) = self.queue.try_recv() else { break };
+            let Ok(job) = self.queue.try_recv() else {
+                break;
+            };
             bytes = bytes.saturating_add(job.bytes());
             if bytes > options.group_bytes {
                 self.held = Some(job);
@@ -311,7 +336,11 @@ impl Task {
         let (group, result) = self.transact(group, false).await;
         match result {
             Err(GaveUp { last, .. }) if group.len() > 1 && may_be_one_writes_fault(&last) => {
-                tracing::debug!(writes = group.len(), ?last, "a group failed; writing one by one");
+                tracing::debug!(
+                    writes = group.len(),
+                    ?last,
+                    "a group failed; writing one by one"
+                );
                 for job in group {
                     let (job, result) = self.transact(vec![job], true).await;
                     self.answer(job, result);
@@ -330,10 +359,19 @@ impl Task {
         let Some(link) = self.link.take() else {
             return (group, Ok(()));
         };
-        let deadline = group.iter().map(|job| job.deadline()).max().unwrap_or_else(Instant::now);
+        let deadline = group
+            .iter()
+            .map(|job| job.deadline())
+            .max()
+            .unwrap_or_else(Instant::now);
         let random = &mut self.random;
         let waits = self.target.options.retry.waits(|| random.f64());
-        let attempt = Attempt { link, group, taken, phase: self.phase.clone() };
+        let attempt = Attempt {
+            link,
+            group,
+            taken,
+            phase: self.phase.clone(),
+        };
         let busy = |failed: &Failed| matches!(failed, Failed::Busy(_));
         let (attempt, result) = retry::retry(attempt, waits, deadline, busy, Attempt::run).await;
         self.link = Some(attempt.link);
@@ -354,13 +392,19 @@ impl Task {
             }
             return;
         };
-        let GaveUp { attempts, reason, last } = gave_up;
+        let GaveUp {
+            attempts,
+            reason,
+            last,
+        } = gave_up;
         match last {
             Failed::Stopped => group.into_iter().for_each(|job| self.refuse(job)),
             Failed::Busy(_) if reason == Reason::Deadline => {
                 group.into_iter().for_each(|job| job.expire());
             }
-            Failed::Busy(error) => fail_each(group, error, |source| Error::Busy { attempts, source }),
+            Failed::Busy(error) => {
+                fail_each(group, error, |source| Error::Busy { attempts, source })
+            }
             Failed::Unknown(error) => {
                 fail_each(group, error, |source| Error::OutcomeUnknown { source });
             }
@@ -372,24 +416,34 @@ impl Task {
             }
             Failed::Guilty(error) | Failed::Broken(error) => {
                 let failure = code::classify(&error);
-                fail_each(group, error, |source| code::to_error(failure, source));
+                fail_each(group, error, |source| code::to_error_from(failure, source));
             }
         }
     }
 
     async fn keep_log_short(&mut self) {
-        let (Some(log), Some(link)) = (&mut self.log, &mut self.link) else { return };
-        let Target { options, status, .. } = &*self.target;
+        let (Some(log), Some(link)) = (&mut self.log, &mut self.link) else {
+            return;
+        };
+        let Target {
+            options, status, ..
+        } = &*self.target;
         if let Ok(connection) = link.ready().await {
-            log.keep_short(connection, options, status, &self.readers).await;
+            log.keep_short(connection, options, status, &self.readers)
+                .await;
         }
     }
 
     async fn truncate_log(&mut self) {
-        let (Some(log), Some(link)) = (&mut self.log, &mut self.link) else { return };
-        let Target { options, status, .. } = &*self.target;
+        let (Some(log), Some(link)) = (&mut self.log, &mut self.link) else {
+            return;
+        };
+        let Target {
+            options, status, ..
+        } = &*self.target;
         if let Ok(connection) = link.ready().await {
-            log.truncate(connection, options, status, &self.readers).await;
+            log.truncate(connection, options, status, &self.readers)
+                .await;
         }
     }
 
@@ -397,7 +451,9 @@ impl Task {
     /// every message, so that opening would take long.
     async fn build_message_index(&mut self) {
         let status = &self.target.status;
-        let Some(link) = self.link.as_mut().filter(|_| !status.has_message_index()) else { return };
+        let Some(link) = self.link.as_mut().filter(|_| !status.has_message_index()) else {
+            return;
+        };
         let built = async {
             let connection = link.ready().await?;
             sqlx::query(
@@ -444,11 +500,7 @@ fn may_be_one_writes_fault(failed: &Failed) -> bool {
     }
 }
 
-fn fail_each(
-    group: Vec<Box<dyn Job>>,
-    error: sqlx::Error,
-    to_error: impl Fn(BoxError) -> Error,
-) {
+fn fail_each(group: Vec<Box<dyn Job>>, error: sqlx::Error, to_error: impl Fn(BoxError) -> Error) {
     let error = Arc::new(error);
     for job in group {
         job.fail(to_error(Arc::clone(&error).into()));

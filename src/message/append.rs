@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use futures_util::future::BoxFuture;
 use sqlx::SqliteConnection;
 
+use super::Appended;
 use super::insert::insert;
 use super::new::{Position, Row};
-use super::Appended;
 use crate::db::queue::{Fault, Operation};
 use crate::error::{Error, Result};
 use crate::id::{MessageId, SessionId};
@@ -28,7 +28,9 @@ impl Append {
     }
 
     fn calls(&self) -> i64 {
-        self.rows.iter().fold(0, |sum, row| sum.saturating_add(row.calls))
+        self.rows
+            .iter()
+            .fold(0, |sum, row| sum.saturating_add(row.calls))
     }
 
     fn count(&self) -> i64 {
@@ -110,9 +112,14 @@ async fn append_all(
     let mut ids = insert(connection, &rows).await?.into_iter();
     let results = appends.iter().map(|append| {
         if is_known(append) {
-            Ok(Appended { ids: ids.by_ref().take(append.rows.len()).collect(), repeated: false })
+            Ok(Appended {
+                ids: ids.by_ref().take(append.rows.len()).collect(),
+                repeated: false,
+            })
         } else {
-            Err(Error::SessionNotFound { id: append.session.clone() })
+            Err(Error::SessionNotFound {
+                id: append.session.clone(),
+            })
         }
     });
     Ok(results.collect())
@@ -145,8 +152,10 @@ async fn count<'a>(
         known.insert(id, updated.rows_affected() > 0);
         return Ok(known);
     }
-    let sums: Vec<(&str, i64, i64)> =
-        sums.into_iter().map(|(id, (messages, calls))| (id, messages, calls)).collect();
+    let sums: Vec<(&str, i64, i64)> = sums
+        .into_iter()
+        .map(|(id, (messages, calls))| (id, messages, calls))
+        .collect();
     let sums = serde_json::to_string(&sums).map_err(|error| sqlx::Error::Encode(error.into()))?;
     let updated = sqlx::query_scalar!(
         r#"UPDATE sessions SET message_count = COALESCE(message_count, 0) + (sums.value ->> 1),
@@ -195,7 +204,9 @@ async fn find_key(
     .fetch_optional(connection)
     .await?;
     Ok(found.map(|found| Appended {
-        ids: (0..found.count).map(|n| MessageId::new(found.first_id + n)).collect(),
+        ids: (0..found.count)
+            .map(|n| MessageId::new(found.first_id + n))
+            .collect(),
         repeated: true,
     }))
 }
@@ -264,7 +275,10 @@ impl Operation for Replace {
     ) -> BoxFuture<'a, Result<Vec<MessageId>, Fault>> {
         Box::pin(async move {
             let messages = i64::try_from(self.rows.len()).unwrap_or(i64::MAX);
-            let calls = self.rows.iter().fold(0_i64, |sum, row| sum.saturating_add(row.calls));
+            let calls = self
+                .rows
+                .iter()
+                .fold(0_i64, |sum, row| sum.saturating_add(row.calls));
             set_counters(connection, &self.session, messages, calls).await?;
             delete_messages(connection, &self.session).await?;
             let rows: Vec<(&SessionId, &Row)> =
@@ -291,7 +305,10 @@ async fn set_counters(
     .execute(connection)
     .await?;
     if updated.rows_affected() == 0 {
-        return Err(Error::SessionNotFound { id: session.clone() }.into());
+        return Err(Error::SessionNotFound {
+            id: session.clone(),
+        }
+        .into());
     }
     Ok(())
 }

@@ -105,7 +105,11 @@ fn project_part(part: &RawValue) -> String {
         _ => {
             let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
             let kind: String = kind.chars().filter(plain).take(MAX_KIND).collect();
-            if kind.is_empty() { "[part]".to_owned() } else { format!("[{kind}]") }
+            if kind.is_empty() {
+                "[part]".to_owned()
+            } else {
+                format!("[{kind}]")
+            }
         }
     }
 }
@@ -131,7 +135,9 @@ pub(super) fn first_tool_name(tool_calls: &Json) -> Option<String> {
         let function: Call<'_> = serde_json::from_str(function.get()).ok()?;
         string(function.name)
     });
-    nested.or_else(|| string(call.name)).filter(|name| !name.is_empty())
+    nested
+        .or_else(|| string(call.name))
+        .filter(|name| !name.is_empty())
 }
 
 /// The text of a JSON string; lone surrogates, which JSON allows and UTF-8 does not, become
@@ -161,7 +167,9 @@ fn string(json: Option<&RawValue>) -> Option<String> {
                     Err(E::custom("null"))
                 }
             }
-            deserializer.deserialize_bytes(Bytes).map_err(D::Error::custom)
+            deserializer
+                .deserialize_bytes(Bytes)
+                .map_err(D::Error::custom)
         }
     }
 
@@ -169,5 +177,7 @@ fn string(json: Option<&RawValue>) -> Option<String> {
     if !json.starts_with('"') {
         return None;
     }
-    serde_json::from_str::<Lossy>(json).ok().map(|Lossy(text)| text)
+    serde_json::from_str::<Lossy>(json)
+        .ok()
+        .map(|Lossy(text)| text)
 }

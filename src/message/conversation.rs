@@ -126,14 +126,24 @@ impl Conversation {
     /// Everything that was stored for a replay: for providers that take their own reasoning back,
     /// and for agents that keep messages in this shape.
     pub fn stored(&self) -> Vec<StoredMessage<'_>> {
-        self.messages.iter().map(ConversationMessage::stored).collect()
+        self.messages
+            .iter()
+            .map(ConversationMessage::stored)
+            .collect()
     }
 
     /// Only what the chat-completions schema allows: role, content, name, `tool_calls` and
     /// `tool_call_id`.
     pub fn chat(&self) -> Chat<'_> {
-        let messages: Vec<_> = self.messages.iter().filter_map(ConversationMessage::chat).collect();
-        Chat { left_out: self.messages.len() - messages.len(), messages }
+        let messages: Vec<_> = self
+            .messages
+            .iter()
+            .filter_map(ConversationMessage::chat)
+            .collect();
+        Chat {
+            left_out: self.messages.len() - messages.len(),
+            messages,
+        }
     }
 }
 
@@ -188,7 +198,9 @@ fn present(text: Option<&str>) -> Option<&str> {
 fn call_list(calls: &Json) -> Option<Cow<'_, Json>> {
     if calls.is_object() {
         // One call that was stored without a list around it.
-        return Json::parse(format!("[{}]", calls.as_str())).ok().map(Cow::Owned);
+        return Json::parse(format!("[{}]", calls.as_str()))
+            .ok()
+            .map(Cow::Owned);
     }
     (calls.is_array() && !calls.is_null_or_empty_array()).then_some(Cow::Borrowed(calls))
 }
@@ -209,20 +221,26 @@ const CONVERSATION: &str = conversation!("INDEXED BY idx_messages_session_id");
 const CONVERSATION_SORTED: &str = conversation!("INDEXED BY idx_messages_session");
 
 /// The whole conversation of a session.
-pub(super) async fn load(
-    reader: &mut ReadGuard<'_>,
-    session: &SessionId,
-) -> Result<Conversation> {
-    let statement =
-        if reader.has_message_index() { CONVERSATION } else { CONVERSATION_SORTED };
+pub(super) async fn load(reader: &mut ReadGuard<'_>, session: &SessionId) -> Result<Conversation> {
+    let statement = if reader.has_message_index() {
+        CONVERSATION
+    } else {
+        CONVERSATION_SORTED
+    };
     let mut messages = Vec::new();
     let query = || sqlx::query(statement).bind(session.as_str());
-    reader.each(query, |row| messages.push(message(row, session))).await?;
+    reader
+        .each(query, |row| messages.push(message(row, session)))
+        .await?;
     Ok(Conversation { messages })
 }
 
 fn message(row: &SqliteRow, session: &SessionId) -> ConversationMessage {
-    let mut cells = Cells { row, session: session.as_str(), message: None };
+    let mut cells = Cells {
+        row,
+        session: session.as_str(),
+        message: None,
+    };
     cells.message = cells.integer(0);
     ConversationMessage {
         role: Role::from(cells.text_or_empty(1, "role")),

@@ -67,7 +67,15 @@ impl SessionStore {
         mut message: NewMessage,
     ) -> Result<Appended> {
         let key = message.key.take();
-        self.append_turn(session, Turn { messages: vec![message], key, expected: None }).await
+        self.append_turn(
+            session,
+            Turn {
+                messages: vec![message],
+                key,
+                expected: None,
+            },
+        )
+        .await
     }
 
     /// Stores the messages of a turn at the end of a session's transcript, in order, all or none.
@@ -86,7 +94,13 @@ impl SessionStore {
         let rows = self.rows(turn.messages)?;
         let key = turn.key.map(valid_key).transpose()?;
         let session = session.clone();
-        self.write(Append { session, rows, key, expected: turn.expected }).await
+        self.write(Append {
+            session,
+            rows,
+            key,
+            expected: turn.expected,
+        })
+        .await
     }
 
     /// Deletes a session's transcript and sets both its counters to zero; the session stays.
@@ -103,7 +117,10 @@ impl SessionStore {
     /// Dropping the future leaves the transcript either whole or empty.
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn clear_messages(&self, session: &SessionId) -> Result<u64> {
-        self.write(Clear { session: session.clone() }).await
+        self.write(Clear {
+            session: session.clone(),
+        })
+        .await
     }
 
     /// Puts new messages in the place of a session's transcript, all or none: compression in
@@ -126,7 +143,11 @@ impl SessionStore {
         messages: impl IntoIterator<Item = NewMessage> + Send,
     ) -> Result<Vec<MessageId>> {
         let rows = self.rows(messages)?;
-        self.write(Replace { session: session.clone(), rows }).await
+        self.write(Replace {
+            session: session.clone(),
+            rows,
+        })
+        .await
     }
 
     /// Messages of a session, in the order of the transcript. None for a session that does not
@@ -146,7 +167,8 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn messages(&self, session: &SessionId, range: MessageRange) -> Result<Vec<Message>> {
         let read = self.read(Length::Short)?;
-        read.run(async { read::page(&mut read.connection().await?, session, range).await }).await
+        read.run(async { read::page(&mut read.connection().await?, session, range).await })
+            .await
     }
 
     /// All messages of a session, for transcripts that do not fit in memory.
@@ -200,12 +222,16 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn conversation(&self, session: &SessionId) -> Result<Conversation> {
         let read = self.read(Length::Short)?;
-        read.run(async { conversation::load(&mut read.connection().await?, session).await }).await
+        read.run(async { conversation::load(&mut read.connection().await?, session).await })
+            .await
     }
 
     /// Messages as rows, checked.
     fn rows(&self, messages: impl IntoIterator<Item = NewMessage>) -> Result<Vec<Row>> {
         let limit = self.options().message_limit;
-        messages.into_iter().map(|message| Row::new(message, limit)).collect()
+        messages
+            .into_iter()
+            .map(|message| Row::new(message, limit))
+            .collect()
     }
 }

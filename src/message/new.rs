@@ -83,7 +83,9 @@ impl NewMessage {
 
     /// The result of the tool call `tool_call_id`.
     pub fn tool(tool_call_id: impl Into<String>, content: impl Into<Content>) -> Self {
-        Self::new(Role::Tool).content(content).tool_call_id(tool_call_id)
+        Self::new(Role::Tool)
+            .content(content)
+            .tool_call_id(tool_call_id)
     }
 
     /// What it says: a text, or [`Json`] with an array of parts.
@@ -200,7 +202,11 @@ pub(super) enum Position {
 impl Turn {
     /// Messages in the order in which they were said.
     pub fn new(messages: impl IntoIterator<Item = NewMessage>) -> Self {
-        Self { messages: messages.into_iter().collect(), key: None, expected: None }
+        Self {
+            messages: messages.into_iter().collect(),
+            key: None,
+            expected: None,
+        }
     }
 
     /// Makes the append safe to repeat: when the same session has seen the same key before,
@@ -252,7 +258,10 @@ impl Row {
     /// Checks a message against the store's `limit` of bytes.
     pub(super) fn new(message: NewMessage, limit: usize) -> Result<Self> {
         if message.key.is_some() {
-            return Err(Error::invalid("key of a message", "must be given to its turn"));
+            return Err(Error::invalid(
+                "key of a message",
+                "must be given to its turn",
+            ));
         }
         let (content, content_parts) = match message.content {
             None => (None, None),
@@ -262,13 +271,21 @@ impl Row {
                 (Some(text), Some(parts.as_str().to_owned()))
             }
             Some(Content::Parts(_)) => {
-                return Err(Error::invalid("content", "must be a text or a JSON array of parts"));
+                return Err(Error::invalid(
+                    "content",
+                    "must be a text or a JSON array of parts",
+                ));
             }
         };
-        let tool_calls = message.tool_calls.filter(|calls| !calls.is_null_or_empty_array());
-        let calls = tool_calls.as_ref().map_or(0, |calls| calls.array_len().unwrap_or(1));
-        let tool_name =
-            message.tool_name.or_else(|| tool_calls.as_ref().and_then(first_tool_name));
+        let tool_calls = message
+            .tool_calls
+            .filter(|calls| !calls.is_null_or_empty_array());
+        let calls = tool_calls
+            .as_ref()
+            .map_or(0, |calls| calls.array_len().unwrap_or(1));
+        let tool_name = message
+            .tool_name
+            .or_else(|| tool_calls.as_ref().and_then(first_tool_name));
         let token_count = message
             .token_count
             .map(|tokens| {
@@ -284,7 +301,10 @@ impl Row {
             tool_call_id: message.tool_call_id,
             tool_calls: tool_calls.map(text),
             tool_name,
-            timestamp: message.timestamp.unwrap_or_else(Timestamp::now).as_unix_seconds(),
+            timestamp: message
+                .timestamp
+                .unwrap_or_else(Timestamp::now)
+                .as_unix_seconds(),
             token_count,
             finish_reason: message.finish_reason,
             reasoning: message.reasoning,
@@ -314,7 +334,12 @@ impl Row {
             &self.codex_reasoning_items,
             &self.extra_json,
         ];
-        self.role.len() + optional.into_iter().flatten().map(String::len).sum::<usize>()
+        self.role.len()
+            + optional
+                .into_iter()
+                .flatten()
+                .map(String::len)
+                .sum::<usize>()
     }
 }
 

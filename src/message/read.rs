@@ -87,17 +87,30 @@ impl Default for MessageRange {
 impl MessageRange {
     /// The whole transcript.
     pub const fn all() -> Self {
-        Self { after: i64::MIN, before: i64::MAX, limit: i64::MAX, from: End::First }
+        Self {
+            after: i64::MIN,
+            before: i64::MAX,
+            limit: i64::MAX,
+            from: End::First,
+        }
     }
 
     /// The first `count` messages.
     pub fn first(count: usize) -> Self {
-        Self { from: End::First, limit: limit(count), ..Self::all() }
+        Self {
+            from: End::First,
+            limit: limit(count),
+            ..Self::all()
+        }
     }
 
     /// The last `count` messages.
     pub fn last(count: usize) -> Self {
-        Self { from: End::Last, limit: limit(count), ..Self::all() }
+        Self {
+            from: End::Last,
+            limit: limit(count),
+            ..Self::all()
+        }
     }
 
     /// Of these, only messages after `id`.
@@ -116,7 +129,6 @@ impl MessageRange {
     pub(super) const fn until(self, id: MessageId) -> Self {
         self.before(MessageId::new(id.get().saturating_add(1)))
     }
-
 }
 
 fn limit(count: usize) -> i64 {
@@ -164,7 +176,9 @@ pub(super) async fn page(
             .bind(range.before)
             .bind(range.limit)
     };
-    reader.each(query, |row| messages.push(message(row, session))).await?;
+    reader
+        .each(query, |row| messages.push(message(row, session)))
+        .await?;
     if range.from == End::Last {
         messages.reverse();
     }
@@ -181,7 +195,11 @@ pub(super) async fn last_id(
 }
 
 fn message(row: &SqliteRow, session: &SessionId) -> Message {
-    let mut cells = Cells { row, session: session.as_str(), message: None };
+    let mut cells = Cells {
+        row,
+        session: session.as_str(),
+        message: None,
+    };
     let id = cells.integer(0).unwrap_or_default();
     cells.message = Some(id);
     Message {

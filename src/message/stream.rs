@@ -63,7 +63,9 @@ impl MessageStream {
                     Some(end) => Some(end),
                     None => read::last_id(&mut reader, &session).await?,
                 };
-                let Some(last) = end else { return Ok((None, Vec::new())) };
+                let Some(last) = end else {
+                    return Ok((None, Vec::new()));
+                };
                 let range = MessageRange::first(PAGE).after(after).until(last);
                 Ok((end, read::page(&mut reader, &session, range).await?))
             })
@@ -86,7 +88,11 @@ impl Stream for MessageStream {
                 State::Reading(page) => match ready!(page.as_mut().poll(context)) {
                     Ok((end, page)) => {
                         self.end = end;
-                        self.state = if page.len() < PAGE { State::Done } else { State::Idle };
+                        self.state = if page.len() < PAGE {
+                            State::Done
+                        } else {
+                            State::Idle
+                        };
                         self.page = page.into();
                     }
                     Err(error) => {
@@ -102,6 +108,8 @@ impl Stream for MessageStream {
 
 impl fmt::Debug for MessageStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MessageStream").field("session", &self.session).finish_non_exhaustive()
+        f.debug_struct("MessageStream")
+            .field("session", &self.session)
+            .finish_non_exhaustive()
     }
 }

@@ -190,7 +190,12 @@ impl SessionStore {
     pub async fn ensure_session_from(&self, id: &SessionId, source: &str) -> Result<()> {
         let source = valid_source(source.to_owned())?;
         let started_at = Timestamp::now().as_unix_seconds();
-        self.write(Ensure { id: id.clone(), source, started_at }).await
+        self.write(Ensure {
+            id: id.clone(),
+            source,
+            started_at,
+        })
+        .await
     }
 
     /// The session with this id, `None` if there is none.
@@ -206,7 +211,8 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn session(&self, id: &SessionId) -> Result<Option<Session>> {
         let read = self.read(Length::Short)?;
-        read.run(async { row::find(&mut read.connection().await?, id).await }).await
+        read.run(async { row::find(&mut read.connection().await?, id).await })
+            .await
     }
 
     /// Ends a session, for a reason. The first reason wins: a session that has ended stays as it
@@ -220,10 +226,19 @@ impl SessionStore {
     ///
     /// Dropping the future leaves the session either ended or not.
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
-    pub async fn end_session(&self, id: &SessionId, reason: impl Into<EndReason> + Send) -> Result<bool> {
+    pub async fn end_session(
+        &self,
+        id: &SessionId,
+        reason: impl Into<EndReason> + Send,
+    ) -> Result<bool> {
         let reason = reason.into().as_str().to_owned();
         let ended_at = Timestamp::now().as_unix_seconds();
-        self.write(End { id: id.clone(), ended_at, reason }).await
+        self.write(End {
+            id: id.clone(),
+            ended_at,
+            reason,
+        })
+        .await
     }
 
     /// Opens a session that has ended again: clears when and why it ended. A session that is open
@@ -256,7 +271,10 @@ impl SessionStore {
         id: &SessionId,
         prompt: impl Into<String> + Send,
     ) -> Result<()> {
-        let set = SetSystemPrompt { id: id.clone(), prompt: prompt.into() };
+        let set = SetSystemPrompt {
+            id: id.clone(),
+            prompt: prompt.into(),
+        };
         self.fits(&set)?;
         self.write(set).await
     }
@@ -272,7 +290,10 @@ impl SessionStore {
     /// Dropping the future leaves either the old model or the new one.
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn set_model(&self, id: &SessionId, model: impl Into<String> + Send) -> Result<()> {
-        let set = SetModel { id: id.clone(), model: model.into() };
+        let set = SetModel {
+            id: id.clone(),
+            model: model.into(),
+        };
         self.fits(&set)?;
         self.write(set).await
     }
@@ -289,7 +310,8 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn session_count(&self, scope: Scope<'_>) -> Result<u64> {
         let read = self.read(Length::Long)?;
-        read.run(async { count::sessions(&mut read.connection().await?, scope).await }).await
+        read.run(async { count::sessions(&mut read.connection().await?, scope).await })
+            .await
     }
 
     /// How many messages are stored, counted now.
@@ -304,7 +326,8 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn message_count(&self, scope: Scope<'_>) -> Result<u64> {
         let read = self.read(Length::Long)?;
-        read.run(async { count::messages(&mut read.connection().await?, scope).await }).await
+        read.run(async { count::messages(&mut read.connection().await?, scope).await })
+            .await
     }
 
     /// Texts of a session are held to the same limit as a message.

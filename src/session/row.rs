@@ -146,12 +146,18 @@ const FIND: &str = "SELECT source, user_id, model, model_config, system_prompt, 
 pub(super) async fn find(reader: &mut ReadGuard<'_>, id: &SessionId) -> Result<Option<Session>> {
     let mut found = None;
     let query = || sqlx::query(FIND).bind(id.as_str());
-    reader.each(query, |row| found = Some(session(row, id))).await?;
+    reader
+        .each(query, |row| found = Some(session(row, id)))
+        .await?;
     Ok(found)
 }
 
 fn session(row: &SqliteRow, id: &SessionId) -> Session {
-    let cells = Cells { row, session: id.as_str(), message: None };
+    let cells = Cells {
+        row,
+        session: id.as_str(),
+        message: None,
+    };
     let time = |index| cells.real(index).map(Timestamp::from_row);
     let count = |index| cells.integer(index).unwrap_or_default();
     Session {

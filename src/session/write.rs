@@ -24,12 +24,24 @@ impl Operation for Create {
     type Output = SessionId;
 
     fn bytes(&self) -> usize {
-        let optional = [&self.user_id, &self.model, &self.model_config, &self.system_prompt];
-        let parent = self.parent.as_ref().map_or(0, |parent| parent.as_str().len());
+        let optional = [
+            &self.user_id,
+            &self.model,
+            &self.model_config,
+            &self.system_prompt,
+        ];
+        let parent = self
+            .parent
+            .as_ref()
+            .map_or(0, |parent| parent.as_str().len());
         self.id.as_str().len()
             + self.source.len()
             + parent
-            + optional.into_iter().flatten().map(String::len).sum::<usize>()
+            + optional
+                .into_iter()
+                .flatten()
+                .map(String::len)
+                .sum::<usize>()
     }
 
     fn apply<'a>(
@@ -97,9 +109,14 @@ impl Create {
         .fetch_one(connection)
         .await?;
         let refusal = if id == parent_id || (found.cycle && !found.kept) {
-            Error::LineageCycle { id: self.id.clone(), parent: parent.clone() }
+            Error::LineageCycle {
+                id: self.id.clone(),
+                parent: parent.clone(),
+            }
         } else if found.ancestors == 0 {
-            Error::ParentNotFound { parent: parent.clone() }
+            Error::ParentNotFound {
+                parent: parent.clone(),
+            }
         } else {
             return Ok(());
         };
@@ -257,10 +274,13 @@ impl Operation for SetModel {
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
             let id = self.id.as_str();
-            let updated =
-                sqlx::query!("UPDATE sessions SET model = ?2 WHERE id = ?1", id, self.model)
-                    .execute(connection)
-                    .await?;
+            let updated = sqlx::query!(
+                "UPDATE sessions SET model = ?2 WHERE id = ?1",
+                id,
+                self.model
+            )
+            .execute(connection)
+            .await?;
             updated_one(updated.rows_affected(), &self.id)
         })
     }
@@ -279,9 +299,11 @@ pub(crate) async fn ensure_exists(
     id: &SessionId,
 ) -> Result<(), Fault> {
     let key = id.as_str();
-    let found =
-        sqlx::query_scalar!(r#"SELECT COUNT(*) AS "found!: i64" FROM sessions WHERE id = ?1"#, key)
-            .fetch_one(connection)
-            .await?;
+    let found = sqlx::query_scalar!(
+        r#"SELECT COUNT(*) AS "found!: i64" FROM sessions WHERE id = ?1"#,
+        key
+    )
+    .fetch_one(connection)
+    .await?;
     updated_one(u64::try_from(found).unwrap_or_default(), id)
 }
