@@ -107,7 +107,7 @@ impl StoreOptions {
             deadline: Duration::from_secs(30),
             message_limit: 16 * MIB,
             readers: 4,
-            reader_idle: Duration::from_secs(60),
+            reader_idle: Duration::from_mins(1),
             queue_writes: 1024,
             queue_bytes: 64 * 1024 * 1024,
             group_writes: 128,
@@ -167,7 +167,7 @@ impl StoreOptions {
     ///
     /// [`Error::InvalidInput`] above one hour.
     pub fn busy_timeout(mut self, timeout: Duration) -> Result<Self> {
-        if timeout > Duration::from_secs(3600) {
+        if timeout > Duration::from_hours(1) {
             return Err(Error::invalid("busy timeout", "must not exceed one hour"));
         }
         self.busy_timeout = timeout;
@@ -341,7 +341,7 @@ impl StoreOptions {
     }
 }
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
+const DAY: Duration = Duration::from_hours(24);
 
 /// Checks the longest time of a call.
 pub(crate) fn valid_deadline(deadline: Duration) -> Result<Duration> {

@@ -216,13 +216,11 @@ impl SessionStore {
 
     async fn close_until(&self, until: Option<Instant>) -> Result<ShutdownReport> {
         self.check()?;
-        match &self.shared.writer {
-            Some(writer) => writer.close(until).await,
-            None => {
-                self.shared.readers.close(until).await;
-                Ok(ShutdownReport::default())
-            }
+        if let Some(writer) = &self.shared.writer {
+            return writer.close(until).await;
         }
+        self.shared.readers.close(until).await;
+        Ok(ShutdownReport::default())
     }
 
     pub(crate) fn options(&self) -> &StoreOptions {

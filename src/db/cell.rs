@@ -20,13 +20,11 @@ impl Cells<'_> {
         // A `str` would fail the whole row on a bad byte.
         let bytes: Option<&[u8]> = self.row.try_get_unchecked(index).ok()?;
         let bytes = bytes?;
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Some(text.to_owned()),
-            Err(_) => {
-                self.warn(column, "invalid UTF-8, read lossily");
-                Some(String::from_utf8_lossy(bytes).into_owned())
-            }
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            return Some(text.to_owned());
         }
+        self.warn(column, "invalid UTF-8, read lossily");
+        Some(String::from_utf8_lossy(bytes).into_owned())
     }
 
     /// Text where NULL counts as empty.
@@ -37,25 +35,21 @@ impl Cells<'_> {
     /// JSON; what is none is `None`.
     pub(crate) fn json(&self, index: usize, column: &'static str) -> Option<Json> {
         let text = self.text(index, column).filter(|text| !text.is_empty())?;
-        match Json::parse(text) {
-            Ok(json) => Some(json),
-            Err(_) => {
-                self.warn(column, "broken JSON, ignored");
-                None
-            }
+        let json = Json::parse(text);
+        if json.is_err() {
+            self.warn(column, "broken JSON, ignored");
         }
+        json.ok()
     }
 
     /// A JSON list; what is none is an empty one.
     pub(crate) fn json_list(&self, index: usize, column: &'static str) -> Option<Json> {
         let text = self.text(index, column).filter(|text| !text.is_empty())?;
-        match Json::parse(text) {
-            Ok(json) => Some(json),
-            Err(_) => {
-                self.warn(column, "broken JSON, read as an empty list");
-                Some(Json::empty_array())
-            }
+        let json = Json::parse(text);
+        if json.is_err() {
+            self.warn(column, "broken JSON, read as an empty list");
         }
+        Some(json.unwrap_or_else(|_| Json::empty_array()))
     }
 
     pub(crate) fn integer(&self, index: usize) -> Option<i64> {

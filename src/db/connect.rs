@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, SqliteConnection};
 
 use crate::environment::JournalMode;
 use crate::options::{Durability, StoreOptions};

@@ -231,12 +231,6 @@ impl Readers {
         }
         oldest.map(|used| idle.saturating_sub(used.elapsed()))
     }
-
-    /// How many connections are open and unused.
-    #[cfg(test)]
-    pub(crate) fn idle_count(&self) -> usize {
-        lock(&self.idle).len()
-    }
 }
 
 impl Drop for Readers {

@@ -116,22 +116,19 @@ impl Log {
         let restarted = self
             .impatiently(connection, options, "PRAGMA wal_checkpoint(RESTART)")
             .await;
-        match restarted {
-            Some(Checkpointed { busy: false, .. }) => {
-                self.refused_at = None;
-                status.set_log_held(0);
-            }
-            _ => {
-                if self.refused_at.is_none() {
-                    tracing::warn!(
-                        log_bytes,
-                        "another program keeps the write-ahead log from shrinking"
-                    );
-                }
-                self.refused_at = Some(log_bytes);
-                status.set_log_held(log_bytes);
-            }
+        if matches!(restarted, Some(Checkpointed { busy: false, .. })) {
+            self.refused_at = None;
+            status.set_log_held(0);
+            return;
         }
+        if self.refused_at.is_none() {
+            tracing::warn!(
+                log_bytes,
+                "another program keeps the write-ahead log from shrinking"
+            );
+        }
+        self.refused_at = Some(log_bytes);
+        status.set_log_held(log_bytes);
     }
 
     /// Copies all of the log and cuts the file, if nobody is in the way.

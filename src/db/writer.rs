@@ -183,7 +183,7 @@ impl Writer {
             .unwrap_or(u32::MAX)
             .min(self.room_total);
         let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
-        let Ok(_room) = room else {
+        let Ok(room) = room else {
             return Err(self.ended());
         };
         let slot = self.jobs.reserve().await.map_err(|_| self.ended())?;
@@ -196,7 +196,7 @@ impl Writer {
             deadline,
             reply,
             outcome,
-            _room,
+            _room: room,
         }));
         Ok(())
     }
@@ -400,10 +400,12 @@ impl Task {
         match last {
             Failed::Stopped => group.into_iter().for_each(|job| self.refuse(job)),
             Failed::Busy(_) if reason == Reason::Deadline => {
-                group.into_iter().for_each(|job| job.expire());
+                for job in group {
+                    job.expire();
+                }
             }
             Failed::Busy(error) => {
-                fail_each(group, error, |source| Error::Busy { attempts, source })
+                fail_each(group, error, |source| Error::Busy { attempts, source });
             }
             Failed::Unknown(error) => {
                 fail_each(group, error, |source| Error::OutcomeUnknown { source });
