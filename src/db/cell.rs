@@ -63,7 +63,7 @@ impl Cells<'_> {
     fn warn(&self, column: &'static str, what: &'static str) {
         tracing::warn!(
             session = self.session,
-            message = self.message,
+            message_id = self.message,
             column,
             "{what}"
         );

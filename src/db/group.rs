@@ -26,6 +26,19 @@ pub(crate) enum Failed {
     Stopped,
 }
 
+impl Failed {
+    /// SQLite's code. Its words may quote the rows.
+    pub(crate) fn code(&self) -> Option<i32> {
+        match self {
+            Self::Busy(error)
+            | Self::Guilty(error)
+            | Self::Broken(error)
+            | Self::Unknown(error) => code::extended(error),
+            Self::Replaced | Self::Stopped => None,
+        }
+    }
+}
+
 /// The writer's connection, opened again after it had to be dropped.
 pub(crate) struct Link {
     target: Arc<Target>,

@@ -9,6 +9,9 @@ use crate::id::{MessageId, SessionId};
 /// Rows above this go by themselves: as JSON they would be held three times over.
 const LARGE_ROW: usize = 256 * 1024;
 
+/// What a row needs in JSON beside its texts.
+const ROW_OVERHEAD: usize = 128;
+
 /// Bytes of one JSON argument.
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
@@ -39,12 +42,28 @@ pub(super) async fn insert(
 fn batch_len(rows: &[(&SessionId, &Row)]) -> usize {
     let mut bytes = 0;
     rows.iter()
-        .take_while(|(_, row)| {
-            let size = row.bytes();
+        .take_while(|(session, row)| {
+            let size = row.bytes() + session.as_str().len() + ROW_OVERHEAD;
             bytes += size;
-            size <= LARGE_ROW && bytes <= BATCH_BYTES
+            size <= LARGE_ROW && bytes <= BATCH_BYTES && fraction(row.timestamp).is_some()
         })
         .count()
+}
+
+/// A time as numerator and denominator, which SQLite divides without loss; of a decimal number it
+/// promises fifteen digits only. `None` for the first millisecond of 1970, whose denominators are
+/// too large.
+fn fraction(seconds: f64) -> Option<(u64, u64)> {
+    const MANTISSA_BITS: u32 = f64::MANTISSA_DIGITS - 1;
+    const BIAS: u64 = 1075;
+    let bits = seconds.to_bits();
+    if bits == 0 {
+        return Some((0, 1));
+    }
+    let shift = u32::try_from(BIAS.checked_sub(bits >> MANTISSA_BITS)?).ok()?;
+    let implicit = 1 << MANTISSA_BITS;
+    let numerator = bits & (implicit - 1) | implicit;
+    (shift <= 62).then(|| (numerator, 1 << shift))
 }
 
 async fn insert_one(
@@ -88,7 +107,8 @@ struct Cells<'a>(
     &'a Option<String>,
     &'a Option<String>,
     &'a Option<String>,
-    f64,
+    u64,
+    u64,
     Option<i64>,
     &'a Option<String>,
     &'a Option<String>,
@@ -106,6 +126,7 @@ async fn insert_batch(
     let cells: Vec<Cells<'_>> = rows
         .iter()
         .map(|(session, row)| {
+            let (numerator, denominator) = fraction(row.timestamp).unwrap_or((0, 1));
             Cells(
                 session.as_str(),
                 &row.role,
@@ -114,7 +135,8 @@ async fn insert_batch(
                 &row.tool_call_id,
                 &row.tool_calls,
                 &row.tool_name,
-                row.timestamp,
+                numerator,
+                denominator,
                 row.token_count,
                 &row.finish_reason,
                 &row.reasoning,
@@ -130,8 +152,8 @@ async fn insert_batch(
              tool_name, timestamp, token_count, finish_reason, reasoning, reasoning_details,
              codex_reasoning_items, extra_json)
          SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
-             value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11,
-             value ->> 12, value ->> 13
+             value ->> 6, CAST(value ->> 7 AS REAL) / (value ->> 8), value ->> 9, value ->> 10,
+             value ->> 11, value ->> 12, value ->> 13, value ->> 14
          FROM json_each(?1)",
         cells,
     )

@@ -155,9 +155,9 @@ async fn finish(connection: &mut SqliteConnection) -> Result<Look, Failed> {
 /// Makes titles unique: the newest session keeps its title, the others get the next numbers, the
 /// oldest first. Returns the ids of the others.
 async fn part_titles(connection: &mut SqliteConnection) -> Result<Vec<String>, Failed> {
-    // As blobs: text of other programs need not be UTF-8. The row id, because an id may be NULL.
+    // As bytes: text of other programs need not be UTF-8. The row id, because an id may be NULL.
     let twins = sqlx::query(
-        "SELECT rowid, CAST(coalesce(id, '') AS BLOB), CAST(title AS BLOB)
+        "SELECT rowid, coalesce(id, ''), title
          FROM (
              SELECT rowid, id, title, started_at,
                  row_number() OVER (PARTITION BY title ORDER BY started_at DESC, id DESC) AS place
@@ -172,23 +172,25 @@ async fn part_titles(connection: &mut SqliteConnection) -> Result<Vec<String>, F
     if twins.is_empty() {
         return Ok(Vec::new());
     }
-    let mut taken: Vec<String> =
-        sqlx::query("SELECT CAST(title AS BLOB) FROM sessions WHERE title IS NOT NULL")
-            .fetch_all(&mut *connection)
-            .await?
-            .iter()
-            .map(|row| Ok(lossy(row.try_get(0)?)))
-            .collect::<sqlx::Result<_>>()?;
+    let mut taken: Vec<String> = sqlx::query("SELECT title FROM sessions WHERE title IS NOT NULL")
+        .fetch_all(&mut *connection)
+        .await?
+        .iter()
+        .map(|row| Ok(lossy(row.try_get_unchecked(0)?)))
+        .collect::<sqlx::Result<_>>()?;
     let mut renamed = Vec::with_capacity(twins.len());
     for twin in twins {
-        let title = next_in_lineage(&lossy(twin.try_get(2)?), taken.iter().map(String::as_str));
+        let title = next_in_lineage(
+            &lossy(twin.try_get_unchecked(2)?),
+            taken.iter().map(String::as_str),
+        );
         sqlx::query("UPDATE sessions SET title = ?1 WHERE rowid = ?2")
             .bind(&title)
             .bind(twin.try_get::<i64, _>(0)?)
             .execute(&mut *connection)
             .await?;
         taken.push(title);
-        renamed.push(lossy(twin.try_get(1)?));
+        renamed.push(lossy(twin.try_get_unchecked(1)?));
     }
     Ok(renamed)
 }

@@ -53,10 +53,9 @@ pub(super) enum State {
 /// Looks at everything that decides. The caller holds a transaction, so that all of it is of one
 /// moment.
 pub(super) async fn look(connection: &mut SqliteConnection) -> sqlx::Result<Look> {
-    // As blobs: names in a damaged schema need not be UTF-8.
     let objects = texts(
         &sqlx::query(
-            "SELECT CAST(lower(type || ':' || name) AS BLOB)
+            "SELECT lower(type || ':' || name)
              FROM sqlite_schema
              WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
         )
@@ -65,7 +64,7 @@ pub(super) async fn look(connection: &mut SqliteConnection) -> sqlx::Result<Look
     )?;
     let columns = texts(
         &sqlx::query(
-            "SELECT CAST(lower(t.name || '.' || c.name) AS BLOB)
+            "SELECT lower(t.name || '.' || c.name)
              FROM sqlite_schema AS t, pragma_table_xinfo(t.name) AS c
              WHERE t.type = 'table' AND lower(t.name) IN ('schema_version', 'sessions', 'messages')",
         )
@@ -130,7 +129,9 @@ pub(super) async fn journal_mode(connection: &mut SqliteConnection) -> sqlx::Res
 fn texts(rows: &[SqliteRow]) -> sqlx::Result<HashSet<String>> {
     rows.iter()
         .map(|row| {
-            let bytes: &[u8] = row.try_get(0)?;
+            // As bytes: names in a damaged schema need not be UTF-8. Not by a cast, which would
+            // give those of the file's encoding.
+            let bytes: &[u8] = row.try_get_unchecked(0)?;
             Ok(String::from_utf8_lossy(bytes).into_owned())
         })
         .collect()
