@@ -51,7 +51,7 @@ impl RetryPolicy {
     ///
     /// [`Error::InvalidInput`] if `min` is above `max`, or `max` above one hour.
     pub fn wait(mut self, min: Duration, max: Duration) -> Result<Self> {
-        if min > max || max > Duration::from_secs(3600) {
+        if min > max || max > Duration::from_hours(1) {
             return Err(Error::invalid(
                 "retry wait",
                 "must go from a shorter to a longer time of at most one hour",

@@ -23,7 +23,7 @@ fn passing(weather: &Weather) -> bool {
 }
 
 fn far_away() -> Instant {
-    Instant::now() + Duration::from_secs(3600)
+    Instant::now() + Duration::from_hours(1)
 }
 
 fn millis(millis: u64) -> Duration {
@@ -39,7 +39,11 @@ fn waits(policy: RetryPolicy, seed: u64) -> Vec<Duration> {
 fn slept(waits: &[Duration]) -> Duration {
     waits
         .iter()
-        .map(|wait| Duration::from_millis(u64::try_from(wait.as_micros().div_ceil(1000)).unwrap()))
+        .map(|wait| {
+            let part = wait.subsec_nanos() % 1_000_000;
+            let missing = if part == 0 { 0 } else { 1_000_000 - part };
+            *wait + Duration::from_nanos(missing.into())
+        })
         .sum()
 }
 
@@ -138,7 +142,7 @@ fn the_same_seed_gives_the_same_waits_and_another_seed_others() {
 
 #[test]
 fn bounds_of_the_wait_are_checked() {
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     for (min, max) in [
         (millis(151), millis(150)),
         (Duration::ZERO, hour + Duration::from_nanos(1)),
@@ -353,7 +357,7 @@ fn an_attempt_that_is_dropped_takes_the_state_along() {
             far_away(),
             passing,
             |state| async {
-                tokio::time::sleep(Duration::from_secs(60)).await;
+                tokio::time::sleep(Duration::from_mins(1)).await;
                 (state, Ok::<_, Weather>(()))
             },
         );
