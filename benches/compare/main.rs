@@ -12,7 +12,6 @@
     reason = "a benchmark prints its figures"
 )]
 
-#[path = "ours_stub.rs"]
 mod ours;
 mod python;
 mod raw;
