@@ -12,9 +12,10 @@ use tokio::time::Instant;
 use super::code::{self, Failure};
 use super::connect;
 use super::group::{Attempt, Failed, Link};
-use super::queue::{Job, Operation, Pending, Ticket};
+use super::queue::{Job, Operation, Pending};
 use super::readers::Readers;
 use super::status::Status;
+use super::ticket::{Claims, Ticket};
 use super::wal::Log;
 use crate::environment::JournalMode;
 use crate::error::{BoxError, Error, Result};
@@ -42,12 +43,15 @@ pub(crate) struct Target {
     pub(crate) journal: JournalMode,
     pub(crate) page_size: u32,
     pub(crate) status: Arc<Status>,
+    /// Of the transaction that is running.
+    pub(crate) claims: Arc<Claims>,
 }
 
 impl Target {
     pub(crate) async fn connect(&self) -> sqlx::Result<SqliteConnection> {
         let mut connection = connect::writer(&self.path, &self.options, self.journal).await?;
-        let check = Arc::clone(&self.status.presence).commit_check();
+        let claims = Arc::clone(&self.claims);
+        let check = Arc::clone(&self.status.presence).commit_check(claims);
         connection.lock_handle().await?.set_commit_hook(check);
         Ok(connection)
     }
