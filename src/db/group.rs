@@ -83,6 +83,12 @@ impl Attempt {
     }
 
     async fn transact(&mut self) -> Result<(), Failed> {
+        if !self.taken {
+            self.group.retain(|job| job.is_wanted());
+            if self.group.is_empty() {
+                return Ok(());
+            }
+        }
         if self.try_script().await? {
             return Ok(());
         }
@@ -139,12 +145,13 @@ impl Attempt {
                 }
             }
         };
-        claims.disarm();
         let Some(error) = error else {
-            // The connection still waits for the lock: it rolls back when it closes.
+            // The connection still waits for the lock: it rolls back when it closes. The refusal
+            // stays, should it come to its commit before that.
             self.link.connection = None;
             return Err(Failed::Stopped);
         };
+        claims.disarm();
         let Some(error) = error else {
             if let Some((first, rest)) = self.group.split_first_mut() {
                 first.take_outcomes(rest, &done);

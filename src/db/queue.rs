@@ -96,6 +96,8 @@ pub(crate) trait Job: Send {
     fn kind(&self) -> TypeId;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
+    /// Whether its caller still waits and has time left.
+    fn is_wanted(&self) -> bool;
     /// Makes the write part of the transaction that has begun, unless its caller has given up or
     /// its time is over.
     fn take(&self) -> bool;
@@ -148,6 +150,10 @@ impl<O: Operation> Job for Pending<O> {
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
+    }
+
+    fn is_wanted(&self) -> bool {
+        Instant::now() < self.deadline && !self.ticket.is_given_up()
     }
 
     fn take(&self) -> bool {

@@ -31,6 +31,10 @@ impl Ticket {
         self.0.load(Ordering::Acquire) == TAKEN
     }
 
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.0.load(Ordering::Acquire) == GIVEN_UP
+    }
+
     fn settle(&self, from: u8, to: u8) -> bool {
         self.0
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
