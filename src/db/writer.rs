@@ -95,7 +95,8 @@ impl Writer {
         let (phase, phase_seen) = watch::channel(Phase::Open);
         let (done, done_seen) = watch::channel(false);
         let counts = Arc::new(Counts::default());
-        let room_total = target.options.queue_bytes;
+        let most = u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX);
+        let room_total = target.options.queue_bytes.min(most);
         let task = Task {
             queue,
             held: None,
