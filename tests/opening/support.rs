@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hermes_state::{Environment, Error, Result, StoreOptions};
 use rusqlite::Connection;
+use rusqlite::types::ValueRef;
 use tempfile::TempDir;
 
 /// A folder of its own, and a path in it.
@@ -48,12 +49,23 @@ pub(crate) fn rows(file: &Connection, sql: &str) -> Vec<Vec<String>> {
     statement
         .query_map([], |row| {
             (0..width)
-                .map(|column| Ok(format!("{:?}", row.get_ref(column)?)))
+                .map(|column| Ok(shown(row.get_ref(column)?)))
                 .collect()
         })
         .unwrap()
         .collect::<rusqlite::Result<_>>()
         .unwrap()
+}
+
+/// Tells every two values apart that SQLite tells apart.
+pub(crate) fn shown(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => format!("{text:?}"),
+            Err(_) => format!("text of {bytes:?}"),
+        },
+        other => format!("{other:?}"),
+    }
 }
 
 pub(crate) fn strings(file: &Connection, sql: &str) -> Vec<String> {
