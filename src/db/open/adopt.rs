@@ -65,6 +65,8 @@ pub(super) async fn adopt(
     let look = if state == State::Current {
         before
     } else {
+        // `run_direct`, because futures of `run` and `skip` on a transaction are not `Send`
+        // ("implementation of `Acquire` is not general enough").
         if state != State::Fresh {
             renamed = complete(&mut transaction, &before).await?;
             // Recorded, not run: the file has what they bring.

@@ -336,3 +336,27 @@ fn log_beside(path: &Path) -> Result<Log> {
         (Some(_), None) => Log::Partial,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_way_of_making_a_file_replaces_one_that_another_process_made() {
+        for make in [publish, rename_if_free, create_in_place] {
+            let folder = tempfile::tempdir().unwrap();
+            let temporary = folder.path().join("temporary");
+            let path = folder.path().join("state.db");
+            fs::write(&temporary, "").unwrap();
+            fs::write(&path, "theirs").unwrap();
+            match make(&temporary, &path) {
+                Ok(()) => {}
+                Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists),
+            }
+            assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+            fs::remove_file(&path).unwrap();
+            make(&temporary, &path).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "");
+        }
+    }
+}
