@@ -366,19 +366,29 @@ async fn a_newer_schema_is_refused_and_its_file_keeps_every_byte() {
         ("UPDATE schema_version SET version = 7", 7),
         ("INSERT INTO schema_version VALUES (30)", 30),
     ] {
-        let (_folder, path) = place();
-        make(&path, 6, Shape::Fresh)
-            .execute_batch(statement)
-            .unwrap();
-        let before = std::fs::read(&path).unwrap();
-        for options in [StoreOptions::new(), StoreOptions::new().read_only()] {
-            let error = open_with(options, &path).await.unwrap_err();
-            assert!(
-                matches!(error, Error::NewerSchema { found, supported: 6, .. } if found == expected),
-                "{error:?}"
-            );
+        // At rest, and with its owner's log beside it.
+        for in_use in [false, true] {
+            let (_folder, path) = place();
+            let mut owner = Some(make(&path, 6, Shape::Fresh));
+            owner.as_ref().unwrap().execute_batch(statement).unwrap();
+            if !in_use {
+                owner = None;
+            }
+            let bytes = || {
+                ["state.db", "state.db-wal"]
+                    .map(|name| std::fs::read(path.with_file_name(name)).unwrap_or_default())
+            };
+            let before = bytes();
+            for options in [StoreOptions::new(), StoreOptions::new().read_only()] {
+                let error = open_with(options, &path).await.unwrap_err();
+                assert!(
+                    matches!(error, Error::NewerSchema { found, supported: 6, .. } if found == expected),
+                    "{error:?}"
+                );
+            }
+            assert!(bytes() == before);
+            assert_eq!(owner.is_some(), in_use);
         }
-        assert!(std::fs::read(&path).unwrap() == before);
     }
 }
 

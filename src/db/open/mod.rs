@@ -215,7 +215,9 @@ impl Opening<'_> {
             look,
             journal,
             immutable,
-            warnings: Vec::new(),
+            warnings: journal::warning(journal, place.file_system)
+                .into_iter()
+                .collect(),
         })
     }
 

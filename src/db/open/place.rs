@@ -174,10 +174,7 @@ fn create_folders(folder: &Path) -> io::Result<()> {
         .take_while(|folder| !folder.is_dir())
         .collect();
     for folder in missing.into_iter().rev() {
-        let mut builder = fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        match builder.create(folder) {
+        match create_folder(folder) {
             Ok(()) => {}
             // Another process made it meanwhile.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
@@ -188,6 +185,18 @@ fn create_folders(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(unix)]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+
+    fs::DirBuilder::new().mode(0o700).create(folder)
+}
+
+#[cfg(not(unix))]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder)
 }
 
 /// Makes an empty file under a name of its own, closes it, and only then gives it the name under
