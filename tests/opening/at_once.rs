@@ -127,7 +127,6 @@ async fn a_dropped_future_leaves_an_old_file_as_it_was_or_current() {
     let before = content(&file);
     drop(file);
     let current = current_schema().await;
-    let (mut left_old, mut made_current) = (0, 0);
     for polls in 0.. {
         let (_folder, path) = place();
         std::fs::copy(&template, &path).unwrap();
@@ -141,22 +140,16 @@ async fn a_dropped_future_leaves_an_old_file_as_it_was_or_current() {
         assert_kept(&file, &before);
         assert_eq!(strings(&file, "PRAGMA integrity_check"), ["ok"]);
         drop(file);
-        if found == current {
-            made_current += 1;
-        } else {
-            assert_eq!(found, old, "after {polls} polls");
-            left_old += 1;
-        }
+        assert!(
+            found == old || found == current,
+            "after {polls} polls: {found:#?}"
+        );
         open(&path).await.unwrap();
         assert_sound(&connect(&path));
         if done.is_some() {
             break;
         }
     }
-    assert!(
-        left_old > 10 && made_current > 1,
-        "{left_old} {made_current}"
-    );
 }
 
 #[tokio::test]

@@ -268,34 +268,38 @@ mod unix {
 
     #[tokio::test]
     async fn without_permission_opening_fails_typed() {
-        let (folder, path) = place();
-        open(&path).await.unwrap();
-        drop(connect(&path));
-        let text = path.to_str().unwrap();
-        let new = folder.path().join("new.db");
-        let deep = folder.path().join("a/b/new.db");
-        for (file_mode, folder_mode, opener) in [
-            (0o000, 0o700, Opener::new(text)),
-            (0o000, 0o700, Opener::new(text).read_only()),
-            (0o200, 0o700, Opener::new(text).read_only()),
-            (0o400, 0o700, Opener::new(text)),
-            (0o600, 0o500, Opener::new(text)),
-            (0o600, 0o000, Opener::new(text)),
-            (0o600, 0o000, Opener::new(text).read_only()),
-            (0o600, 0o500, Opener::new(new.to_str().unwrap())),
-            (0o600, 0o500, Opener::new(deep.to_str().unwrap())),
-        ] {
-            let opener = opener.unprivileged(folder.path());
-            set_mode(&path, file_mode);
-            set_mode(folder.path(), folder_mode);
-            let outcome = opener.run();
-            set_mode(folder.path(), 0o700);
-            assert!(
-                outcome.starts_with("PermissionDenied"),
-                "{file_mode:o} in {folder_mode:o}: {outcome}"
-            );
-            let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
-            assert_eq!(names.len(), 1, "{names:?}");
+        for journal in ["wal", "delete"] {
+            let (folder, path) = place();
+            open(&path).await.unwrap();
+            let file = connect(&path);
+            file.pragma_update(None, "journal_mode", journal).unwrap();
+            drop(file);
+            let text = path.to_str().unwrap();
+            let new = folder.path().join("new.db");
+            let deep = folder.path().join("a/b/new.db");
+            for (file_mode, folder_mode, opener) in [
+                (0o000, 0o700, Opener::new(text)),
+                (0o000, 0o700, Opener::new(text).read_only()),
+                (0o200, 0o700, Opener::new(text).read_only()),
+                (0o400, 0o700, Opener::new(text)),
+                (0o600, 0o500, Opener::new(text)),
+                (0o600, 0o000, Opener::new(text)),
+                (0o600, 0o000, Opener::new(text).read_only()),
+                (0o600, 0o500, Opener::new(new.to_str().unwrap())),
+                (0o600, 0o500, Opener::new(deep.to_str().unwrap())),
+            ] {
+                let opener = opener.unprivileged(folder.path());
+                set_mode(&path, file_mode);
+                set_mode(folder.path(), folder_mode);
+                let outcome = opener.run();
+                set_mode(folder.path(), 0o700);
+                assert!(
+                    outcome.starts_with("PermissionDenied"),
+                    "{journal}, {file_mode:o} in {folder_mode:o}: {outcome}"
+                );
+                let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+                assert_eq!(names.len(), 1, "{names:?}");
+            }
         }
     }
 }
