@@ -174,10 +174,7 @@ fn create_folders(folder: &Path) -> io::Result<()> {
         .take_while(|folder| !folder.is_dir())
         .collect();
     for folder in missing.into_iter().rev() {
-        let mut builder = fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        match builder.create(folder) {
+        match create_folder(folder) {
             Ok(()) => {}
             // Another process made it meanwhile.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
@@ -188,6 +185,18 @@ fn create_folders(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(unix)]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+
+    fs::DirBuilder::new().mode(0o700).create(folder)
+}
+
+#[cfg(not(unix))]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder)
 }
 
 /// Makes an empty file under a name of its own, closes it, and only then gives it the name under
@@ -335,4 +344,28 @@ fn log_beside(path: &Path) -> Result<Log> {
         (Some(_), Some(_)) => Log::Whole,
         (Some(_), None) => Log::Partial,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_way_of_making_a_file_replaces_one_that_another_process_made() {
+        for make in [publish, rename_if_free, create_in_place] {
+            let folder = tempfile::tempdir().unwrap();
+            let temporary = folder.path().join("temporary");
+            let path = folder.path().join("state.db");
+            fs::write(&temporary, "").unwrap();
+            fs::write(&path, "theirs").unwrap();
+            match make(&temporary, &path) {
+                Ok(()) => {}
+                Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists),
+            }
+            assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+            fs::remove_file(&path).unwrap();
+            make(&temporary, &path).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "");
+        }
+    }
 }
