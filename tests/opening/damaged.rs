@@ -98,3 +98,18 @@ async fn an_error_names_the_path_and_says_what_to_do() {
     assert!(text.contains("restore"), "{text}");
     assert!(Path::new(&path).exists());
 }
+
+#[tokio::test]
+async fn a_log_without_its_database_is_not_taken_for_a_new_file() {
+    let (_folder, path) = place();
+    let beside = path.with_file_name("state.db-wal");
+    for empty in [false, true] {
+        if empty {
+            fs::write(&path, "").unwrap();
+        }
+        fs::write(&beside, "turns that only the log holds").unwrap();
+        assert!(matches!(refused(&path).await, Error::OrphanedLog { .. }));
+        assert!(fs::read(&beside).unwrap() == b"turns that only the log holds");
+        assert_eq!(path.exists(), empty);
+    }
+}
