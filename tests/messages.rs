@@ -13,7 +13,7 @@ use hermes_state::{
     Error, Json, Message, MessageId, MessageRange, NewMessage, Role, SessionId, SessionStore,
     Timestamp, Turn,
 };
-use support::{all, counters, create, id, integer, json, rows, store_and_session, texts};
+use support::{File, all, counters, create, id, integer, json, rows, store_and_session, texts};
 
 /// A message with every field set.
 fn full() -> NewMessage {
@@ -592,6 +592,36 @@ async fn appending_to_an_unknown_session_stores_nothing() {
     let read: Vec<MessageId> = all(&store, &session).await.iter().map(|m| m.id).collect();
     assert_eq!(read, ids);
     assert_eq!(counters(&store, &session).await, (3, 0));
+}
+
+/// SQLite can take a table apart from its foreign keys only by building it anew; some tools do.
+#[tokio::test]
+async fn an_unknown_session_is_found_out_without_a_foreign_key() {
+    let file = File::new();
+    file.stock()
+        .execute_batch(
+            "CREATE TABLE sessions(id TEXT PRIMARY KEY, source TEXT NOT NULL, started_at REAL NOT NULL);
+             CREATE TABLE messages(id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL,
+                 role TEXT NOT NULL, timestamp REAL NOT NULL);",
+        )
+        .unwrap();
+    let store = file.open().await;
+    let known = create(&store, "s").await;
+    let nobody = id("nobody");
+    let turn = || Turn::new(["a", "b"].map(NewMessage::user));
+    let (here, there, again) = tokio::join!(
+        store.append_turn(&known, turn()),
+        store.append_turn(&nobody, turn()),
+        store.append_turn(&known, turn()),
+    );
+    assert!(matches!(there, Err(Error::SessionNotFound { id }) if id == nobody));
+    let ids = [here.unwrap().ids, again.unwrap().ids].concat();
+    let read: Vec<MessageId> = all(&store, &known).await.iter().map(|m| m.id).collect();
+    assert_eq!(read, ids);
+    let before = file.dump();
+    let alone = store.append_message(&nobody, NewMessage::user("x")).await;
+    assert!(matches!(alone, Err(Error::SessionNotFound { id }) if id == nobody));
+    assert_eq!(file.dump(), before);
 }
 
 #[tokio::test]

@@ -124,7 +124,9 @@ impl Attempt {
     /// written, and the statements must tell which write is to blame, or has no caller any more.
     async fn try_script(&mut self) -> Result<bool, Failed> {
         let script = match self.group.split_first() {
-            Some((first, rest)) if !self.taken => first.script_with(rest),
+            Some((first, rest)) if !self.taken && self.link.target.session_key => {
+                first.script_with(rest)
+            }
             _ => None,
         };
         let Some(Script { sql, arguments }) = script else {

@@ -42,6 +42,8 @@ pub(crate) struct Target {
     pub(crate) options: StoreOptions,
     pub(crate) journal: JournalMode,
     pub(crate) page_size: u32,
+    /// Whether SQLite itself refuses messages of unknown sessions.
+    pub(crate) session_key: bool,
     pub(crate) status: Arc<Status>,
     /// Of the transaction that is running.
     pub(crate) claims: Arc<Claims>,
