@@ -394,6 +394,10 @@ async fn other_programs_see_parts_as_text() {
         }
         store.clear_messages(&session).await.unwrap();
     }
+}
+
+#[test]
+fn the_text_of_parts_has_bounds() {
     let kind = "x".repeat(1000);
     let long = format!(r#"[{{"type":"{kind}"}}]"#);
     assert_eq!(

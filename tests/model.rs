@@ -4,7 +4,8 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test crate"
+    clippy::future_not_send,
+    reason = "a test crate, whose other program's connection stays on its thread"
 )]
 
 mod support;
@@ -14,8 +15,8 @@ use std::collections::BTreeMap;
 use futures_util::TryStreamExt as _;
 use futures_util::future::join_all;
 use hermes_state::{
-    Appended, Content, Error, Message, MessageId, MessageRange, NewMessage, NewSession, Role,
-    Scope, SessionId, SessionStore, Timestamp, Turn,
+    Appended, Content, EndReason, Error, Message, MessageId, MessageRange, NewMessage, NewSession,
+    Role, Scope, SessionId, SessionStore, Timestamp, Turn,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -94,6 +95,13 @@ enum Expect {
     Empty,
     Last,
     First,
+}
+
+/// Where a transcript has to end: anywhere, or behind this message, or before the first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Anywhere,
+    At(Option<i64>),
 }
 
 #[derive(Clone, Debug)]
@@ -372,7 +380,7 @@ impl Model {
         (ids, tools)
     }
 
-    fn append(&mut self, append: &Append, expected: Option<Option<i64>>) -> Answer {
+    fn append(&mut self, append: &Append, expected: End) -> Answer {
         let name = append.session;
         let Some(session) = self.sessions.get(name) else {
             return Answer::NoSession(name.to_owned());
@@ -381,7 +389,7 @@ impl Model {
             return Answer::Appended(before.clone(), true);
         }
         let last = self.transcript(name).iter().map(|row| row.id).max();
-        if expected.is_some_and(|expected| expected != last) {
+        if expected != End::Anywhere && expected != End::At(last) {
             return Answer::Conflict(last);
         }
         let (ids, tools) = self.push(name, &append.messages);
@@ -473,14 +481,14 @@ impl Both {
     }
 
     /// The turn, and where the model expects the transcript to end.
-    fn turn(&self, append: &Append) -> (Turn, Option<Option<i64>>) {
+    fn turn(&self, append: &Append) -> (Turn, End) {
         let mut turn = Turn::new(append.messages.iter().map(new_message));
         if let Some(key) = append.key {
             turn = turn.key(key);
         }
         let transcript = self.model.transcript(append.session);
         let end = match append.expect {
-            Expect::Anything => return (turn, None),
+            Expect::Anything => return (turn, End::Anywhere),
             Expect::Empty => None,
             Expect::Last => transcript.iter().map(|row| row.id).max(),
             Expect::First => transcript.iter().map(|row| row.id).min(),
@@ -489,7 +497,7 @@ impl Both {
             Some(id) => turn.expect_last(MessageId::new(id)),
             None => turn.expect_empty(),
         };
-        (turn, Some(end))
+        (turn, End::At(end))
     }
 
     /// Takes a step on both sides.
@@ -783,7 +791,10 @@ impl Both {
                 assert_eq!(read.system_prompt.as_deref(), expected.prompt);
                 assert_eq!(read.parent_session_id, expected.parent.map(id));
                 assert_eq!(read.ended_at.is_some(), expected.ended.is_some());
-                assert_eq!(read.end_reason.as_ref().map(|r| r.as_str()), expected.ended);
+                assert_eq!(
+                    read.end_reason.as_ref().map(EndReason::as_str),
+                    expected.ended
+                );
                 let counters = expected.counters.unwrap_or((0, 0));
                 assert_eq!((read.message_count, read.tool_call_count), counters);
             }

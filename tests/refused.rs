@@ -125,8 +125,8 @@ async fn options_out_of_range() {
 async fn the_ends_of_the_ranges_of_options_are_inside() {
     let (second, hour, day) = (
         Duration::from_nanos(1),
-        Duration::from_secs(3600),
-        Duration::from_secs(86_400),
+        Duration::from_hours(1),
+        Duration::from_hours(24),
     );
     let smallest = StoreOptions::new()
         .file_mode(0o600)
