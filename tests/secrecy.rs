@@ -29,7 +29,8 @@ fn assert_tells_nothing(error: &Error) {
     let mut chain = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        chain += &format!(": {error}");
+        chain.push_str(": ");
+        chain.push_str(&error.to_string());
         cause = error.source();
     }
     assert!(!chain.contains(SECRET), "{chain}");
@@ -109,7 +110,7 @@ async fn a_trigger_that_quotes_what_it_refuses_is_not_repeated() {
         store.append_turn(&session, Turn::new([message(), message()]).key("k")),
     );
     assert_eq!(fine.unwrap().ids.len(), 1);
-    for result in [
+    for refused in [
         alone.map(drop),
         together.map(drop),
         store
@@ -119,7 +120,7 @@ async fn a_trigger_that_quotes_what_it_refuses_is_not_repeated() {
         store.update_system_prompt(&session, SECRET).await,
         store.create_session(new).await.map(drop),
     ] {
-        let error = result.unwrap_err();
+        let error = refused.unwrap_err();
         assert!(matches!(error, Error::Constraint { .. }), "{error:?}");
         assert!(error.source().is_some());
         assert_tells_nothing(&error);
