@@ -111,14 +111,14 @@ async fn plain(
     let query = || sqlx::query(statement).bind(session.as_str()).bind(limit);
     reader
         .each(query, |row| {
-            messages.push(message(Source::Row(row), session))
+            messages.push(message(Source::Row(row), session));
         })
         .await?;
     Ok(messages)
 }
 
-/// `None` if the messages do not go into rows of a packed form: texts that are too large together,
-/// or a file whose texts are not UTF-8.
+/// `None` if the messages do not go into packed rows: texts that are too large together, or an order
+/// that SQLite did not keep.
 async fn packed(
     reader: &mut ReadGuard<'_>,
     session: &SessionId,
@@ -151,12 +151,24 @@ fn unpack(
     mut messages: Vec<ConversationMessage>,
     session: &SessionId,
 ) -> Option<Vec<ConversationMessage>> {
+    // SQLite keeps the order of the rows that it joins, but does not promise it.
+    let mut last = None;
     while !pack.is_empty() {
         let mut cells = [None; CELLS];
         for cell in &mut cells {
             (*cell, pack) = unpack_cell(pack)?;
         }
-        messages.push(message(Source::Packed(&cells), session));
+        let cells = Cells {
+            source: Source::Packed(&cells),
+            session: session.as_str(),
+            message: None,
+        };
+        let id = cells.integer(0);
+        if id.is_none() || id <= last {
+            return None;
+        }
+        last = id;
+        messages.push(message(cells.source, session));
     }
     Some(messages)
 }
