@@ -399,13 +399,13 @@ async fn other_programs_see_parts_as_text() {
 #[test]
 fn the_text_of_parts_has_bounds() {
     let kind = "x".repeat(1000);
-    let long = format!(r#"[{{"type":"{kind}"}}]"#);
+    let named = format!(r#"[{{"type":"{kind}"}}]"#);
     assert_eq!(
-        Content::from(json(&long)).text(),
+        Content::from(json(&named)).text(),
         format!("[{}]", "x".repeat(32))
     );
-    let lone = Content::from(json(r#"[{"text":"lone \ud800!"}]"#));
-    assert!(lone.text().starts_with("lone \u{fffd}") && lone.text().ends_with('!'));
+    let surrogate = Content::from(json(r#"[{"text":"lone \ud800!"}]"#));
+    assert!(surrogate.text().starts_with("lone \u{fffd}") && surrogate.text().ends_with('!'));
     let deep = json(&format!("[{{\"text\":\"a\"}},{}]", nested(1000)));
     assert_eq!(Content::from(deep).text(), "a\n[part]");
 }

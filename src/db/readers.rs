@@ -310,6 +310,9 @@ impl ReadGuard<'_> {
                 }
                 Failure::Interrupted => return Err(Error::ReadTimeout { waited: self.wait }),
                 failure => {
+                    if failure == Failure::TooBig {
+                        return Err(code::to_error_from(failure, error.into()));
+                    }
                     // What is wrong with the connection must not meet the next caller.
                     self.reader = None;
                     return Err(code::to_error_from(failure, code::cause(error)));

@@ -6,7 +6,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::content::{Content, project};
 use super::role::Role;
-use crate::db::cell::Cells;
+use crate::db::cell::{Cells, Source};
 use crate::db::readers::ReadGuard;
 use crate::error::Result;
 use crate::id::{MessageId, SessionId};
@@ -231,9 +231,10 @@ pub(super) async fn last_id(
 
 fn message(row: &SqliteRow, session: &SessionId) -> Message {
     let mut cells = Cells {
-        row,
+        source: Source::Row(row),
         session: session.as_str(),
         message: None,
+        damaged: None,
     };
     let id = cells.integer(0).unwrap_or_default();
     cells.message = Some(id);

@@ -159,9 +159,9 @@ async fn finish(connection: &mut SqliteConnection) -> Result<Look, Failed> {
 /// Makes titles unique: the newest session keeps its title, the others get the next numbers, the
 /// oldest first. Returns the ids of the others.
 async fn part_titles(connection: &mut SqliteConnection) -> Result<Vec<String>, Failed> {
-    // As bytes: text of other programs need not be UTF-8. The row id, because an id may be NULL.
+    // As blobs: text of other programs need not be UTF-8. The row id, because an id may be NULL.
     let twins = sqlx::query(
-        "SELECT rowid, coalesce(id, ''), title
+        "SELECT rowid, CAST(coalesce(id, '') AS BLOB), CAST(title AS BLOB)
          FROM (
              SELECT rowid, id, title, started_at,
                  row_number() OVER (PARTITION BY title ORDER BY started_at DESC, id DESC) AS place
@@ -177,15 +177,15 @@ async fn part_titles(connection: &mut SqliteConnection) -> Result<Vec<String>, F
         return Ok(Vec::new());
     }
     let mut taken: BTreeSet<String> =
-        sqlx::query("SELECT title FROM sessions WHERE title IS NOT NULL")
+        sqlx::query("SELECT CAST(title AS BLOB) FROM sessions WHERE title IS NOT NULL")
             .fetch_all(&mut *connection)
             .await?
             .iter()
-            .map(|row| Ok(lossy(row.try_get_unchecked(0)?)))
+            .map(|row| Ok(lossy(row.try_get(0)?)))
             .collect::<sqlx::Result<_>>()?;
     let mut renamed = Vec::with_capacity(twins.len());
     for twin in twins {
-        let title = lossy(twin.try_get_unchecked(2)?);
+        let title = lossy(twin.try_get(2)?);
         let prefix = lineage_prefix(&title);
         let lineage = taken
             .range::<str, _>((Included(prefix), Unbounded))
@@ -197,7 +197,7 @@ async fn part_titles(connection: &mut SqliteConnection) -> Result<Vec<String>, F
             .execute(&mut *connection)
             .await?;
         taken.insert(title);
-        renamed.push(lossy(twin.try_get_unchecked(1)?));
+        renamed.push(lossy(twin.try_get(1)?));
     }
     Ok(renamed)
 }
