@@ -1,5 +1,10 @@
 //! Rows of other programs: whatever they hold, no read fails, and each damaged cell is told once.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test crate")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::future_not_send,
+    reason = "a test crate, whose other program's connection stays on its thread"
+)]
 
 #[path = "support/log.rs"]
 mod log;
@@ -13,6 +18,9 @@ use hermes_state::{
 use log::Log;
 use rusqlite::Connection;
 use support::{File, all, assert_index_is_right, counters, id, json, texts};
+
+/// One field of a session.
+type Field = fn(Session) -> Option<String>;
 
 const MESSAGE: &str = "INSERT INTO messages(id, session_id, role, timestamp)
     VALUES (1, 's', 'assistant', 2.5)";
@@ -260,7 +268,6 @@ async fn a_damaged_session_is_read_as_far_as_possible_and_told() {
     let (log, _guard) = Log::listen();
     let (_file, store, session, stock) = left_by_another_program().await;
     let lossy = Some("A\u{fffd}B".to_owned());
-    type Field = fn(Session) -> Option<String>;
     let texts: [(&str, Field); 13] = [
         ("source", |s| Some(s.source)),
         ("user_id", |s| s.user_id),
