@@ -104,13 +104,13 @@ async fn a_trigger_that_quotes_what_it_refuses_is_not_repeated() {
         .unwrap();
     let message = || telling(Role::User);
     let new = NewSession::new("cli").system_prompt(SECRET);
-    let (alone, fine, together) = tokio::join!(
+    let (alone, plain, together) = tokio::join!(
         store.append_message(&session, message()),
         store.append_message(&session, NewMessage::user("fine")),
         store.append_turn(&session, Turn::new([message(), message()]).key("k")),
     );
-    assert_eq!(fine.unwrap().ids.len(), 1);
-    for refused in [
+    assert_eq!(plain.unwrap().ids.len(), 1);
+    for result in [
         alone.map(drop),
         together.map(drop),
         store
@@ -120,7 +120,7 @@ async fn a_trigger_that_quotes_what_it_refuses_is_not_repeated() {
         store.update_system_prompt(&session, SECRET).await,
         store.create_session(new).await.map(drop),
     ] {
-        let error = refused.unwrap_err();
+        let error = result.unwrap_err();
         assert!(matches!(error, Error::Constraint { .. }), "{error:?}");
         assert!(error.source().is_some());
         assert_tells_nothing(&error);
