@@ -233,6 +233,13 @@ pub enum Error {
         /// The path that was asked for.
         path: PathBuf,
     },
+    /// The file is missing or empty, but its log is there: it was moved away without its `-wal`,
+    /// which may hold turns. Nothing was changed: put the file back, or move the log away too.
+    #[error("{} is missing or empty, but its log is there; put the file back beside it, or move the -wal and -shm away", path.display())]
+    OrphanedLog {
+        /// The path that was asked for.
+        path: PathBuf,
+    },
     /// The file or its folder may not be read, written or created.
     #[error("no permission for {}; check its mode and owner, or open it read-only", path.display())]
     PermissionDenied {

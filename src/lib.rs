@@ -1,4 +1,4 @@
-//! Session store.
+#![doc = include_str!("../README.md")]
 
 mod db;
 mod environment;

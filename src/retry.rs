@@ -63,10 +63,19 @@ impl RetryPolicy {
     }
 
     /// The waits between the tries, one fewer than tries. `unit` gives evenly spread numbers from
-    /// 0 to 1.
+    /// 0 to 1; any other number counts as 1.
     pub fn waits(self, mut unit: impl FnMut() -> f64) -> impl Iterator<Item = Duration> {
         let spread = self.max_wait.saturating_sub(self.min_wait);
-        (1..self.tries).map(move |_| self.min_wait + spread.mul_f64(unit().clamp(0.0, 1.0)))
+        (1..self.tries).map(move |_| {
+            let unit = unit();
+            // NaN is in no range; `Duration::mul_f64` would panic on it.
+            let unit = if (0.0..=1.0).contains(&unit) {
+                unit
+            } else {
+                1.0
+            };
+            self.min_wait + spread.mul_f64(unit)
+        })
     }
 }
 
@@ -154,7 +163,9 @@ where
                 }),
             );
         };
-        if Instant::now() + wait > deadline {
+        // An end beyond what the clock can count is past any deadline.
+        let next = Instant::now().checked_add(wait);
+        if next.is_none_or(|next| next > deadline) {
             return (
                 state,
                 Err(GaveUp {

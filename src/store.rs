@@ -124,6 +124,7 @@ impl SessionStore {
                     journal: opened.environment.journal_mode,
                     page_size: opened.environment.page_size,
                     status: Arc::clone(&status),
+                    claims: Arc::default(),
                 };
                 Some(Writer::start(Arc::new(target), Arc::clone(&readers)).await?)
             }

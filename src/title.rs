@@ -49,6 +49,12 @@ pub(crate) fn next_in_lineage<'a>(title: &str, taken: impl Iterator<Item = &'a s
     format!("{} #{next}", base_before(base, next))
 }
 
+/// What every title in the lineage of `title` begins with.
+pub(crate) fn lineage_prefix(title: &str) -> &str {
+    let (base, _) = split(title);
+    base_before(base, u64::MAX)
+}
+
 /// The base, cut so that ` #number` fits behind it.
 fn base_before(base: &str, number: u64) -> &str {
     let digits = number.checked_ilog10().map_or(1, |log| log as usize + 1);
@@ -73,6 +79,7 @@ mod tests {
         assert_eq!(next, expected, "{title:?} among {taken:?}");
         assert!(!taken.contains(&expected), "{expected:?} is taken");
         assert!(next.chars().count() <= MAX_TITLE_CHARS);
+        assert!(next.starts_with(lineage_prefix(title)));
     }
 
     #[test]

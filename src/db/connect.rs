@@ -55,8 +55,12 @@ pub(crate) async fn writer(
     };
     let mut connection = common(path, options)
         .synchronous(synchronous)
-        .pragma("wal_autocheckpoint", "0")
         .pragma("journal_size_limit", JOURNAL_SIZE_LIMIT);
+    if journal == JournalMode::Wal {
+        // The writer checkpoints after it has answered. Where there is no log now, SQLite does it,
+        // should another program switch the file to one.
+        connection = connection.pragma("wal_autocheckpoint", "0");
+    }
     if cfg!(target_vendor = "apple") {
         // Without these, `fsync` there leaves data in the drive's cache.
         connection = connection

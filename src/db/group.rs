@@ -1,13 +1,18 @@
 //! One transaction for a group of writes.
 
+use std::pin::pin;
 use std::sync::Arc;
 
-use sqlx::{Connection as _, SqliteConnection};
+use futures_util::TryStreamExt as _;
+use sqlx::{Connection as _, Either, Executor as _, SqliteConnection};
 use tokio::sync::watch;
 
 use super::code::{self, Failure};
-use super::queue::Job;
+use super::queue::{Job, Script};
 use super::writer::{Phase, Target};
+
+/// How many statements of a script come before its COMMIT: BEGIN, counters, rows.
+const SCRIPT_COMMIT: usize = 3;
 
 /// Why a group's transaction did not come to its commit.
 #[derive(Debug)]
@@ -78,6 +83,15 @@ impl Attempt {
     }
 
     async fn transact(&mut self) -> Result<(), Failed> {
+        if !self.taken {
+            self.group.retain(|job| job.is_wanted());
+            if self.group.is_empty() {
+                return Ok(());
+            }
+        }
+        if self.try_script().await? {
+            return Ok(());
+        }
         self.begin().await?;
         if !self.taken {
             self.group.retain(|job| job.take());
@@ -91,6 +105,75 @@ impl Attempt {
             return Err(self.give_up(error).await);
         }
         self.commit().await
+    }
+
+    /// Sends the group's transaction as one script, if its writes allow it. `false`: nothing was
+    /// written, and the statements must tell which write is to blame, or has no caller any more.
+    async fn try_script(&mut self) -> Result<bool, Failed> {
+        let script = match self.group.split_first() {
+            Some((first, rest)) if !self.taken => first.script_with(rest),
+            _ => None,
+        };
+        let Some(Script { sql, arguments }) = script else {
+            return Ok(false);
+        };
+        let claims = Arc::clone(&self.link.target.claims);
+        claims.arm(
+            self.group
+                .iter()
+                .map(|job| Arc::clone(job.ticket()))
+                .collect(),
+        );
+        let mut done = Vec::new();
+        let error = {
+            let connection = self.link.ready().await.map_err(Failed::Broken)?;
+            let mut steps = connection.fetch_many(sqlx::query_with(sql, arguments));
+            let mut run = pin!(async {
+                loop {
+                    match steps.try_next().await {
+                        Ok(Some(Either::Left(result))) => done.push(result),
+                        Ok(Some(Either::Right(_))) => {}
+                        Ok(None) => return None,
+                        Err(error) => return Some(error),
+                    }
+                }
+            });
+            tokio::select! {
+                error = &mut run => Some(error),
+                () = stopped(&mut self.phase) => {
+                    if claims.refuse() { None } else { Some(run.await) }
+                }
+            }
+        };
+        let Some(error) = error else {
+            // The connection still waits for the lock: it rolls back when it closes. The refusal
+            // stays, should it come to its commit before that.
+            self.link.connection = None;
+            return Err(Failed::Stopped);
+        };
+        claims.disarm();
+        let Some(error) = error else {
+            if let Some((first, rest)) = self.group.split_first_mut() {
+                first.take_outcomes(rest, &done);
+            }
+            return Ok(true);
+        };
+        match (done.len(), code::classify(&error)) {
+            (0, Failure::Busy) => Err(Failed::Busy(error)),
+            (_, Failure::Busy | Failure::Constraint) => {
+                self.roll_back().await;
+                Ok(false)
+            }
+            // SQLite has rolled back by itself.
+            (_, Failure::Moved) if !self.link.target.status.presence.is_replaced() => Ok(false),
+            (_, Failure::Moved | Failure::Full) | (..SCRIPT_COMMIT, _) => {
+                Err(self.give_up(error).await)
+            }
+            _ => {
+                self.link.discard().await;
+                Err(Failed::Unknown(error))
+            }
+        }
     }
 
     /// IMMEDIATE: a deferred transaction that turns from reading to writing fails at once with

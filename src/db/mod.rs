@@ -9,5 +9,6 @@ pub(crate) mod presence;
 pub(crate) mod queue;
 pub(crate) mod readers;
 pub(crate) mod status;
+pub(crate) mod ticket;
 pub(crate) mod wal;
 pub(crate) mod writer;

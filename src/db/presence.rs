@@ -1,8 +1,10 @@
 //! Whether the file that a store has open is still the file at its path.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::ticket::Claims;
 use crate::error::{Error, Result};
 
 /// Device and inode: what `stat` says a path leads to.
@@ -33,9 +35,13 @@ impl Presence {
         }
     }
 
-    /// A check for one connection's commits. It runs on the connection's own thread, right before
+    /// A check for one connection's commits, of the file and of who still wants what is written. It
+    /// runs on the connection's own thread, right before
     /// the commit, so that it costs no hop and blocks no caller; `false` turns the commit down.
-    pub(crate) fn commit_check(self: std::sync::Arc<Self>) -> impl FnMut() -> bool + Send {
+    pub(crate) fn commit_check(
+        self: Arc<Self>,
+        claims: Arc<Claims>,
+    ) -> impl FnMut() -> bool + Send {
         // The log exists from the connection's first transaction until its last connection closes.
         let mut log: Option<Identity> = None;
         move || {
@@ -50,7 +56,7 @@ impl Presence {
             if !there {
                 self.replaced.store(true, Ordering::Release);
             }
-            there
+            there && claims.take()
         }
     }
 
@@ -61,10 +67,15 @@ impl Presence {
 
     /// Fails once the file is known to be gone, for ever.
     pub(crate) fn ensure(&self) -> Result<()> {
-        if self.replaced.load(Ordering::Acquire) {
-            return Err(self.error());
+        if self.is_replaced() {
+            Err(self.error())
+        } else {
+            Ok(())
         }
-        Ok(())
+    }
+
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
     }
 
     pub(crate) fn error(&self) -> Error {

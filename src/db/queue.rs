@@ -2,13 +2,14 @@
 
 use std::any::{Any, TypeId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use futures_util::future::BoxFuture;
 use sqlx::SqliteConnection;
+use sqlx::sqlite::{SqliteArguments, SqliteQueryResult};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
+use super::ticket::Ticket;
 use crate::error::{Error, Result};
 
 /// One write, as a value with owned arguments.
@@ -46,6 +47,25 @@ pub(crate) trait Operation: Send + Sync + 'static {
             Ok(results)
         })
     }
+
+    /// The whole transaction of writes of this kind as one script, if they allow it: nothing must
+    /// be read between its statements. It saves the hops to the connection's thread.
+    ///
+    /// A script may fail where statements would refuse a single write; these are tried then.
+    fn script(_run: &[&Self]) -> Option<Script> {
+        None
+    }
+
+    /// The outcomes of a script that was committed, from what each of its statements reported.
+    fn outcomes(_run: &[&Self], _done: &[SqliteQueryResult]) -> Vec<Self::Output> {
+        Vec::new()
+    }
+}
+
+/// A transaction in one piece: `BEGIN IMMEDIATE`, statements without rows, `COMMIT`.
+pub(crate) struct Script {
+    pub(crate) sql: &'static str,
+    pub(crate) arguments: SqliteArguments,
 }
 
 /// Why an operation did not take place.
@@ -69,36 +89,6 @@ impl From<Error> for Fault {
     }
 }
 
-const WAITING: u8 = 0;
-const TAKEN: u8 = 1;
-const GIVEN_UP: u8 = 2;
-
-/// Settles between caller and writer, once, whether a write runs.
-#[derive(Debug, Default)]
-pub(crate) struct Ticket(AtomicU8);
-
-impl Ticket {
-    /// The writer's side: the transaction has begun and the write is part of it.
-    fn take(&self) -> bool {
-        self.settle(TAKEN)
-    }
-
-    /// The caller's side: `true` means that the write never runs.
-    pub(crate) fn give_up(&self) -> bool {
-        self.settle(GIVEN_UP)
-    }
-
-    pub(crate) fn is_taken(&self) -> bool {
-        self.0.load(Ordering::Acquire) == TAKEN
-    }
-
-    fn settle(&self, state: u8) -> bool {
-        self.0
-            .compare_exchange(WAITING, state, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-    }
-}
-
 /// A write in the queue, whatever its kind.
 pub(crate) trait Job: Send {
     fn bytes(&self) -> usize;
@@ -106,6 +96,8 @@ pub(crate) trait Job: Send {
     fn kind(&self) -> TypeId;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
+    /// Whether its caller still waits and has time left.
+    fn is_wanted(&self) -> bool;
     /// Makes the write part of the transaction that has begun, unless its caller has given up or
     /// its time is over.
     fn take(&self) -> bool;
@@ -115,6 +107,11 @@ pub(crate) trait Job: Send {
         rest: &'a mut [Box<dyn Job>],
         connection: &'a mut SqliteConnection,
     ) -> BoxFuture<'a, sqlx::Result<()>>;
+    /// This write and the ones that follow it as a script, if they are of one kind that allows it.
+    fn script_with(&self, rest: &[Box<dyn Job>]) -> Option<Script>;
+    /// Takes the outcomes of a script.
+    fn take_outcomes(&mut self, rest: &mut [Box<dyn Job>], done: &[SqliteQueryResult]);
+    fn ticket(&self) -> &Arc<Ticket>;
     /// Answers with the outcome: the transaction is committed.
     fn finish(self: Box<Self>);
     /// Answers that the transaction failed.
@@ -155,6 +152,10 @@ impl<O: Operation> Job for Pending<O> {
         self
     }
 
+    fn is_wanted(&self) -> bool {
+        Instant::now() < self.deadline && !self.ticket.is_given_up()
+    }
+
     fn take(&self) -> bool {
         Instant::now() < self.deadline && self.ticket.take()
     }
@@ -165,22 +166,28 @@ impl<O: Operation> Job for Pending<O> {
         connection: &'a mut SqliteConnection,
     ) -> BoxFuture<'a, sqlx::Result<()>> {
         Box::pin(async move {
-            let mut run = Vec::with_capacity(rest.len() + 1);
-            run.push(&self.operation);
-            run.extend(
-                rest.iter()
-                    .filter_map(|job| job.as_any().downcast_ref::<Self>())
-                    .map(|job| &job.operation),
-            );
-            let results = O::apply_run(run, connection).await?;
-            let others = rest
-                .iter_mut()
-                .filter_map(|job| job.as_any_mut().downcast_mut::<Self>());
-            for (job, result) in std::iter::once(self).chain(others).zip(results) {
-                job.outcome = Some(result);
-            }
+            let results = O::apply_run(self.run(rest), connection).await?;
+            self.take_results(rest, results);
             Ok(())
         })
+    }
+
+    fn script_with(&self, rest: &[Box<dyn Job>]) -> Option<Script> {
+        let run = self.run(rest);
+        if run.len() == rest.len() + 1 {
+            O::script(&run)
+        } else {
+            None
+        }
+    }
+
+    fn take_outcomes(&mut self, rest: &mut [Box<dyn Job>], done: &[SqliteQueryResult]) {
+        let outcomes = O::outcomes(&self.run(rest), done);
+        self.take_results(rest, outcomes.into_iter().map(Ok).collect());
+    }
+
+    fn ticket(&self) -> &Arc<Ticket> {
+        &self.ticket
     }
 
     fn finish(self: Box<Self>) {
@@ -197,5 +204,27 @@ impl<O: Operation> Job for Pending<O> {
     fn expire(self: Box<Self>) {
         let waited = self.queued.elapsed();
         self.fail(Error::Overloaded { waited });
+    }
+}
+
+impl<O: Operation> Pending<O> {
+    /// This operation and those of the same kind in `rest`.
+    fn run<'a>(&'a self, rest: &'a [Box<dyn Job>]) -> Vec<&'a O> {
+        let others = rest
+            .iter()
+            .filter_map(|job| job.as_any().downcast_ref::<Self>());
+        std::iter::once(self)
+            .chain(others)
+            .map(|job| &job.operation)
+            .collect()
+    }
+
+    fn take_results(&mut self, rest: &mut [Box<dyn Job>], results: Vec<Result<O::Output>>) {
+        let others = rest
+            .iter_mut()
+            .filter_map(|job| job.as_any_mut().downcast_mut::<Self>());
+        for (job, result) in std::iter::once(self).chain(others).zip(results) {
+            job.outcome = Some(result);
+        }
     }
 }

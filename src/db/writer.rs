@@ -12,9 +12,10 @@ use tokio::time::Instant;
 use super::code::{self, Failure};
 use super::connect;
 use super::group::{Attempt, Failed, Link};
-use super::queue::{Job, Operation, Pending, Ticket};
+use super::queue::{Job, Operation, Pending};
 use super::readers::Readers;
 use super::status::Status;
+use super::ticket::{Claims, Ticket};
 use super::wal::Log;
 use crate::environment::JournalMode;
 use crate::error::{BoxError, Error, Result};
@@ -42,12 +43,15 @@ pub(crate) struct Target {
     pub(crate) journal: JournalMode,
     pub(crate) page_size: u32,
     pub(crate) status: Arc<Status>,
+    /// Of the transaction that is running.
+    pub(crate) claims: Arc<Claims>,
 }
 
 impl Target {
     pub(crate) async fn connect(&self) -> sqlx::Result<SqliteConnection> {
         let mut connection = connect::writer(&self.path, &self.options, self.journal).await?;
-        let check = Arc::clone(&self.status.presence).commit_check();
+        let claims = Arc::clone(&self.claims);
+        let check = Arc::clone(&self.status.presence).commit_check(claims);
         connection.lock_handle().await?.set_commit_hook(check);
         Ok(connection)
     }
@@ -78,7 +82,7 @@ struct Counts {
 pub struct ShutdownReport {
     /// Writes that were committed after the call.
     pub committed: u64,
-    /// Writes that were refused with [`Error::Closed`](crate::Error::Closed): they never ran.
+    /// Writes that were refused with [`Error::Closed`]: they never ran.
     pub refused: u64,
 }
 
@@ -91,7 +95,8 @@ impl Writer {
         let (phase, phase_seen) = watch::channel(Phase::Open);
         let (done, done_seen) = watch::channel(false);
         let counts = Arc::new(Counts::default());
-        let room_total = target.options.queue_bytes;
+        let most = u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX);
+        let room_total = target.options.queue_bytes.min(most);
         let task = Task {
             queue,
             held: None,

@@ -1,14 +1,15 @@
 //! The writes: append, clear, replace.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use futures_util::future::BoxFuture;
-use sqlx::SqliteConnection;
+use sqlx::sqlite::{SqliteArguments, SqliteQueryResult};
+use sqlx::{Arguments as _, SqliteConnection};
 
 use super::Appended;
-use super::insert::insert;
+use super::insert::{Shape, ids_up_to, insert};
 use super::new::{Position, Row};
-use crate::db::queue::{Fault, Operation};
+use crate::db::queue::{Fault, Operation, Script};
 use crate::error::{Error, Result};
 use crate::id::{MessageId, SessionId};
 use crate::session::ensure_exists;
@@ -33,10 +34,27 @@ impl Append {
             .fold(0, |sum, row| sum.saturating_add(row.calls))
     }
 
+    fn rows(&self) -> impl Iterator<Item = (&SessionId, &Row)> {
+        self.rows.iter().map(|row| (&self.session, row))
+    }
+
     fn count(&self) -> i64 {
         i64::try_from(self.rows.len()).unwrap_or(i64::MAX)
     }
 }
+
+/// Adds to the counters of one session: messages, tool calls, id.
+pub(super) const COUNT_ONE: &str = "UPDATE sessions \
+     SET message_count = COALESCE(message_count, 0) + ?, \
+         tool_call_count = COALESCE(tool_call_count, 0) + ? \
+     WHERE id = ?";
+
+/// Adds to the counters of several sessions: a JSON array of arrays of id, messages, tool calls.
+pub(super) const COUNT_MANY: &str = "UPDATE sessions \
+     SET message_count = COALESCE(message_count, 0) + (sums.value ->> 1), \
+         tool_call_count = COALESCE(tool_call_count, 0) + (sums.value ->> 2) \
+     FROM json_each(?) AS sums \
+     WHERE sessions.id = sums.value ->> 0";
 
 impl Operation for Append {
     type Output = Appended;
@@ -95,6 +113,50 @@ impl Operation for Append {
             Ok(results)
         })
     }
+
+    fn script(run: &[&Self]) -> Option<Script> {
+        // An unknown session shows as a foreign key that does not hold; without rows there is none.
+        if !run
+            .iter()
+            .all(|append| append.is_plain() && !append.rows.is_empty())
+        {
+            return None;
+        }
+        let rows: Vec<(&SessionId, &Row)> = run.iter().flat_map(|append| append.rows()).collect();
+        let shape = Shape::for_rows(rows.len())?;
+        let mut arguments = SqliteArguments::default();
+        let sums = sums(run);
+        let sql = if let [first, ..] = run
+            && sums.len() == 1
+        {
+            let (messages, calls) = sums.into_values().next()?;
+            arguments.add(messages).ok()?;
+            arguments.add(calls).ok()?;
+            arguments.add(first.session.as_str()).ok()?;
+            &shape.script_for_one
+        } else {
+            let sums: Vec<(&str, i64, i64)> = sums
+                .into_iter()
+                .map(|(id, (messages, calls))| (id, messages, calls))
+                .collect();
+            arguments.add(serde_json::to_string(&sums).ok()?).ok()?;
+            &shape.script_for_many
+        };
+        shape.bind(&mut arguments, &rows).ok()?;
+        Some(Script { sql, arguments })
+    }
+
+    fn outcomes(run: &[&Self], done: &[SqliteQueryResult]) -> Vec<Appended> {
+        // BEGIN, counters, rows, COMMIT.
+        let last = done.get(2).map_or(0, SqliteQueryResult::last_insert_rowid);
+        let rows = run.iter().map(|append| append.rows.len()).sum();
+        let mut ids = ids_up_to(last, rows);
+        let appended = run.iter().map(|append| Appended {
+            ids: ids.by_ref().take(append.rows.len()).collect(),
+            repeated: false,
+        });
+        appended.collect()
+    }
 }
 
 /// Counts and inserts the rows of several appends. Sessions that do not exist are refused.
@@ -102,12 +164,23 @@ async fn append_all(
     connection: &mut SqliteConnection,
     appends: &[&Append],
 ) -> sqlx::Result<Vec<Result<Appended>>> {
-    let known = count(connection, appends).await?;
-    let is_known = |append: &Append| known.get(append.session.as_str()).copied().unwrap_or(false);
+    let mut known = HashSet::new();
+    for (session, (messages, calls)) in sums(appends) {
+        let counted = sqlx::query(COUNT_ONE)
+            .bind(messages)
+            .bind(calls)
+            .bind(session)
+            .execute(&mut *connection)
+            .await?;
+        if counted.rows_affected() > 0 {
+            known.insert(session);
+        }
+    }
+    let is_known = |append: &Append| known.contains(append.session.as_str());
     let rows: Vec<(&SessionId, &Row)> = appends
         .iter()
         .filter(|append| is_known(append))
-        .flat_map(|append| append.rows.iter().map(|row| (&append.session, row)))
+        .flat_map(|append| append.rows())
         .collect();
     let mut ids = insert(connection, &rows).await?.into_iter();
     let results = appends.iter().map(|append| {
@@ -125,54 +198,15 @@ async fn append_all(
     Ok(results.collect())
 }
 
-/// Adds to the counters of the appends' sessions; says which sessions exist.
-async fn count<'a>(
-    connection: &mut SqliteConnection,
-    appends: &[&'a Append],
-) -> sqlx::Result<HashMap<&'a str, bool>> {
+/// Messages and tool calls to be added to each session's counters.
+fn sums<'a>(appends: &[&'a Append]) -> HashMap<&'a str, (i64, i64)> {
     let mut sums: HashMap<&str, (i64, i64)> = HashMap::new();
     for append in appends {
         let (messages, calls) = sums.entry(append.session.as_str()).or_default();
         *messages = messages.saturating_add(append.count());
         *calls = calls.saturating_add(append.calls());
     }
-    let mut known: HashMap<&str, bool> = sums.keys().map(|id| (*id, false)).collect();
-    if let [append] = appends {
-        let (id, messages, calls) = (append.session.as_str(), append.count(), append.calls());
-        let updated = sqlx::query!(
-            "UPDATE sessions SET message_count = COALESCE(message_count, 0) + ?2,
-                 tool_call_count = COALESCE(tool_call_count, 0) + ?3
-             WHERE id = ?1",
-            id,
-            messages,
-            calls,
-        )
-        .execute(connection)
-        .await?;
-        known.insert(id, updated.rows_affected() > 0);
-        return Ok(known);
-    }
-    let sums: Vec<(&str, i64, i64)> = sums
-        .into_iter()
-        .map(|(id, (messages, calls))| (id, messages, calls))
-        .collect();
-    let sums = serde_json::to_string(&sums).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let updated = sqlx::query_scalar!(
-        r#"UPDATE sessions SET message_count = COALESCE(message_count, 0) + (sums.value ->> 1),
-               tool_call_count = COALESCE(tool_call_count, 0) + (sums.value ->> 2)
-           FROM json_each(?1) AS sums
-           WHERE sessions.id = sums.value ->> 0
-           RETURNING sessions.id AS "id!: String""#,
-        sums,
-    )
-    .fetch_all(connection)
-    .await?;
-    for id in updated {
-        if let Some(exists) = known.get_mut(id.as_str()) {
-            *exists = true;
-        }
-    }
-    Ok(known)
+    sums
 }
 
 async fn last_id(

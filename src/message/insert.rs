@@ -1,16 +1,114 @@
 //! Rows into `messages`, in few statements.
 
-use serde::Serialize;
-use sqlx::SqliteConnection;
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Arguments as _, SqliteConnection};
 
 use super::new::Row;
 use crate::id::{MessageId, SessionId};
 
-/// Rows above this go by themselves: as JSON they would be held three times over.
-const LARGE_ROW: usize = 256 * 1024;
+/// How many rows a statement may take. A fixed set of shapes, so that all of them stay prepared;
+/// fewer rows take the next larger shape and leave the rest of it NULL.
+const SIZES: [usize; 15] = [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
-/// Bytes of one JSON argument.
-const BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// Most rows of one statement.
+pub(super) const MAX_ROWS: usize = 128;
+
+/// Bytes of the rows of one statement: they are held twice while it runs.
+const MAX_BYTES: usize = 4 * 1024 * 1024;
+
+const COLUMNS: usize = 14;
+
+/// The statements for a number of rows.
+pub(super) struct Shape {
+    rows: usize,
+    insert: String,
+    /// The transaction that counts messages of one session and inserts them.
+    pub(super) script_for_one: String,
+    /// The transaction that counts messages of several sessions and inserts them.
+    pub(super) script_for_many: String,
+}
+
+/// The same texts for the whole life of the process: prepared statements are found by them.
+static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| SIZES.into_iter().map(Shape::new).collect());
+
+impl Shape {
+    fn new(rows: usize) -> Self {
+        let mut insert = String::from(
+            "INSERT INTO messages(session_id, role, content, content_parts, tool_call_id, \
+             tool_calls, tool_name, timestamp, token_count, finish_reason, reasoning, \
+             reasoning_details, codex_reasoning_items, extra_json) ",
+        );
+        let row = format!("({})", vec!["?"; COLUMNS].join(", "));
+        let rows_of_values = vec![row; rows].join(", ");
+        if rows == 1 {
+            insert += "VALUES ";
+            insert += &rows_of_values;
+        } else {
+            let columns: Vec<String> = (1..=COLUMNS).map(|n| format!("column{n}")).collect();
+            // Writing to a string does not fail.
+            let _infallible = write!(
+                insert,
+                "SELECT {} FROM (VALUES {rows_of_values}) WHERE column1 IS NOT NULL",
+                columns.join(", "),
+            );
+        }
+        Self {
+            rows,
+            script_for_one: script(super::append::COUNT_ONE, &insert),
+            script_for_many: script(super::append::COUNT_MANY, &insert),
+            insert,
+        }
+    }
+
+    /// The smallest shape that holds `rows`, `None` above [`MAX_ROWS`].
+    pub(super) fn for_rows(rows: usize) -> Option<&'static Self> {
+        SHAPES.iter().find(|shape| shape.rows >= rows)
+    }
+
+    /// Adds the cells of `rows`, and NULL for the rows that are left.
+    pub(super) fn bind(
+        &self,
+        arguments: &mut SqliteArguments,
+        rows: &[(&SessionId, &Row)],
+    ) -> sqlx::Result<()> {
+        arguments.reserve(self.rows * COLUMNS, 0);
+        for (session, row) in rows {
+            bind(arguments, session, row).map_err(sqlx::Error::Encode)?;
+        }
+        for _ in rows.len() * COLUMNS..self.rows * COLUMNS {
+            arguments.add(None::<i64>).map_err(sqlx::Error::Encode)?;
+        }
+        Ok(())
+    }
+}
+
+fn script(count: &str, insert: &str) -> String {
+    format!("BEGIN IMMEDIATE; {count}; {insert}; COMMIT")
+}
+
+fn bind(
+    arguments: &mut SqliteArguments,
+    session: &SessionId,
+    row: &Row,
+) -> Result<(), sqlx::error::BoxDynError> {
+    arguments.add(session.as_str())?;
+    arguments.add(&row.role)?;
+    arguments.add(&row.content)?;
+    arguments.add(&row.content_parts)?;
+    arguments.add(&row.tool_call_id)?;
+    arguments.add(&row.tool_calls)?;
+    arguments.add(&row.tool_name)?;
+    arguments.add(row.timestamp)?;
+    arguments.add(row.token_count)?;
+    arguments.add(&row.finish_reason)?;
+    arguments.add(&row.reasoning)?;
+    arguments.add(&row.reasoning_details)?;
+    arguments.add(&row.codex_reasoning_items)?;
+    arguments.add(&row.extra_json)
+}
 
 /// Inserts rows in order; returns their ids.
 pub(super) async fn insert(
@@ -19,123 +117,36 @@ pub(super) async fn insert(
 ) -> sqlx::Result<Vec<MessageId>> {
     let mut ids = Vec::with_capacity(rows.len());
     let mut rest = rows;
-    while let Some(((session, first), _)) = rest.split_first() {
-        let batch = batch_len(rest);
-        let (now, later) = rest.split_at(batch.max(1));
-        let last = if batch <= 1 {
-            insert_one(connection, session, first).await?
-        } else {
-            insert_batch(connection, now).await?
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(batch_len(rest));
+        let Some(shape) = Shape::for_rows(now.len()) else {
+            break;
         };
-        // One statement of the only writer gives ids without gaps.
-        let count = i64::try_from(now.len()).unwrap_or(i64::MAX);
-        ids.extend((last - count + 1..=last).map(MessageId::new));
+        let mut arguments = SqliteArguments::default();
+        shape.bind(&mut arguments, now)?;
+        let statement: &'static str = &shape.insert;
+        let inserted = sqlx::query_with(statement, arguments)
+            .execute(&mut *connection)
+            .await?;
+        ids.extend(ids_up_to(inserted.last_insert_rowid(), now.len()));
         rest = later;
     }
     Ok(ids)
 }
 
-/// How many rows from the first on go into one JSON argument.
+/// The ids that one statement gave to `rows` rows: without gaps, for nobody else writes inside its
+/// transaction.
+pub(super) fn ids_up_to(last: i64, rows: usize) -> impl Iterator<Item = MessageId> {
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    (last - rows + 1..=last).map(MessageId::new)
+}
+
+/// How many rows from the first on go into one statement; at least one.
 fn batch_len(rows: &[(&SessionId, &Row)]) -> usize {
     let mut bytes = 0;
-    rows.iter()
-        .take_while(|(_, row)| {
-            let size = row.bytes();
-            bytes += size;
-            size <= LARGE_ROW && bytes <= BATCH_BYTES
-        })
-        .count()
-}
-
-async fn insert_one(
-    connection: &mut SqliteConnection,
-    session: &SessionId,
-    row: &Row,
-) -> sqlx::Result<i64> {
-    let session = session.as_str();
-    let inserted = sqlx::query!(
-        "INSERT INTO messages(session_id, role, content, content_parts, tool_call_id, tool_calls,
-             tool_name, timestamp, token_count, finish_reason, reasoning, reasoning_details,
-             codex_reasoning_items, extra_json)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
-        session,
-        row.role,
-        row.content,
-        row.content_parts,
-        row.tool_call_id,
-        row.tool_calls,
-        row.tool_name,
-        row.timestamp,
-        row.token_count,
-        row.finish_reason,
-        row.reasoning,
-        row.reasoning_details,
-        row.codex_reasoning_items,
-        row.extra_json,
-    )
-    .execute(connection)
-    .await?;
-    Ok(inserted.last_insert_rowid())
-}
-
-/// A row as a JSON array, in the order of the statement's columns.
-#[derive(Serialize)]
-struct Cells<'a>(
-    &'a str,
-    &'a str,
-    &'a Option<String>,
-    &'a Option<String>,
-    &'a Option<String>,
-    &'a Option<String>,
-    &'a Option<String>,
-    f64,
-    Option<i64>,
-    &'a Option<String>,
-    &'a Option<String>,
-    &'a Option<String>,
-    &'a Option<String>,
-    &'a Option<String>,
-);
-
-/// One statement for many rows: fewer hops to the connection's thread, and the full-text index is
-/// flushed once.
-async fn insert_batch(
-    connection: &mut SqliteConnection,
-    rows: &[(&SessionId, &Row)],
-) -> sqlx::Result<i64> {
-    let cells: Vec<Cells<'_>> = rows
-        .iter()
-        .map(|(session, row)| {
-            Cells(
-                session.as_str(),
-                &row.role,
-                &row.content,
-                &row.content_parts,
-                &row.tool_call_id,
-                &row.tool_calls,
-                &row.tool_name,
-                row.timestamp,
-                row.token_count,
-                &row.finish_reason,
-                &row.reasoning,
-                &row.reasoning_details,
-                &row.codex_reasoning_items,
-                &row.extra_json,
-            )
-        })
-        .collect();
-    let cells = serde_json::to_string(&cells).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let inserted = sqlx::query!(
-        "INSERT INTO messages(session_id, role, content, content_parts, tool_call_id, tool_calls,
-             tool_name, timestamp, token_count, finish_reason, reasoning, reasoning_details,
-             codex_reasoning_items, extra_json)
-         SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
-             value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11,
-             value ->> 12, value ->> 13
-         FROM json_each(?1)",
-        cells,
-    )
-    .execute(connection)
-    .await?;
-    Ok(inserted.last_insert_rowid())
+    let fitting = rows.iter().take(MAX_ROWS).take_while(|(_, row)| {
+        bytes += row.bytes();
+        bytes <= MAX_BYTES
+    });
+    fitting.count().max(1)
 }

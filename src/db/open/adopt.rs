@@ -2,6 +2,8 @@
 //! first statement, so that of many programs that open the same file one does the work and the
 //! others find it done. (The lock of sqlx's own migrator does nothing on SQLite.)
 
+use std::collections::BTreeSet;
+use std::ops::Bound::{Included, Unbounded};
 use std::path::Path;
 
 use sqlx::migrate::{MigrateError, Migrator};
@@ -13,7 +15,7 @@ use super::schema::{
     CREATE_MESSAGE_INDEX, HISTORY_TABLE, MESSAGES_FTS, OURS, Piece, SCHEMA_VERSION, TITLE_INDEX, V6,
 };
 use crate::options::Access;
-use crate::title::next_in_lineage;
+use crate::title::{lineage_prefix, next_in_lineage};
 
 /// Tables of an index that is gone; creating it anew would stumble over them. They hold nothing
 /// that the messages do not.
@@ -65,6 +67,8 @@ pub(super) async fn adopt(
     let look = if state == State::Current {
         before
     } else {
+        // `run_direct`, because futures of `run` and `skip` on a transaction are not `Send`
+        // ("implementation of `Acquire` is not general enough").
         if state != State::Fresh {
             renamed = complete(&mut transaction, &before).await?;
             // Recorded, not run: the file has what they bring.
@@ -172,7 +176,7 @@ async fn part_titles(connection: &mut SqliteConnection) -> Result<Vec<String>, F
     if twins.is_empty() {
         return Ok(Vec::new());
     }
-    let mut taken: Vec<String> =
+    let mut taken: BTreeSet<String> =
         sqlx::query("SELECT CAST(title AS BLOB) FROM sessions WHERE title IS NOT NULL")
             .fetch_all(&mut *connection)
             .await?
@@ -181,13 +185,18 @@ async fn part_titles(connection: &mut SqliteConnection) -> Result<Vec<String>, F
             .collect::<sqlx::Result<_>>()?;
     let mut renamed = Vec::with_capacity(twins.len());
     for twin in twins {
-        let title = next_in_lineage(&lossy(twin.try_get(2)?), taken.iter().map(String::as_str));
+        let title = lossy(twin.try_get(2)?);
+        let prefix = lineage_prefix(&title);
+        let lineage = taken
+            .range::<str, _>((Included(prefix), Unbounded))
+            .take_while(|other| other.starts_with(prefix));
+        let title = next_in_lineage(&title, lineage.map(String::as_str));
         sqlx::query("UPDATE sessions SET title = ?1 WHERE rowid = ?2")
             .bind(&title)
             .bind(twin.try_get::<i64, _>(0)?)
             .execute(&mut *connection)
             .await?;
-        taken.push(title);
+        taken.insert(title);
         renamed.push(lossy(twin.try_get(1)?));
     }
     Ok(renamed)

@@ -48,16 +48,22 @@ pub(super) async fn settle(
 
 fn plan(mode: JournalMode, file_system: FileSystem, wanted: Journal, new: bool) -> Plan {
     match (mode, file_system, wanted) {
-        (JournalMode::Wal, FileSystem::Remote(_), _) => Plan::Keep(Some(Warning::WalOnRemote)),
-        (JournalMode::Wal, _, _) | (JournalMode::Rollback, _, Journal::Rollback) => {
-            Plan::Keep(None)
-        }
+        (JournalMode::Wal, ..) => Plan::Keep(warning(mode, file_system)),
+        (JournalMode::Rollback, _, Journal::Rollback) => Plan::Keep(None),
         (JournalMode::Rollback, FileSystem::Remote(_), Journal::Auto) => {
             Plan::Keep(new.then_some(Warning::RollbackJournalOnRemote))
         }
         (JournalMode::Rollback, FileSystem::Local | FileSystem::Unknown, Journal::Auto) => {
             Plan::SwitchToWal
         }
+    }
+}
+
+/// What there is to say about a file that is used as it is.
+pub(super) fn warning(mode: JournalMode, file_system: FileSystem) -> Option<Warning> {
+    match (mode, file_system) {
+        (JournalMode::Wal, FileSystem::Remote(_)) => Some(Warning::WalOnRemote),
+        _ => None,
     }
 }
 

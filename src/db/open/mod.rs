@@ -9,6 +9,7 @@ mod schema;
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -182,7 +183,7 @@ impl Opening<'_> {
         let mut immutable = false;
         let mut looked = self.look_read_only(place, false).await;
         if let Err(Failed::Sqlx(error)) = &looked
-            && is_rolled_back_by_writers_only(error)
+            && has_hot_journal(error)
         {
             return Err(Error::NeedsRecovery { path: path.clone() });
         }
@@ -215,7 +216,9 @@ impl Opening<'_> {
             look,
             journal,
             immutable,
-            warnings: Vec::new(),
+            warnings: journal::warning(journal, place.file_system)
+                .into_iter()
+                .collect(),
         })
     }
 
@@ -225,12 +228,11 @@ impl Opening<'_> {
         let passes = move |error: &sqlx::Error| match classify(error) {
             Failure::Busy => true,
             Failure::Io => left.replace(left.get().saturating_sub(1)) > 0,
-            // Waiting for a writer's log is for those who may not write themselves.
+            // The log was just removed, or is not recovered yet.
             Failure::CantOpen | Failure::ReadOnly
-                if self.options.access == Access::ReadOnly && place.folder_writable =>
+                if place.folder_writable && !has_hot_journal(error) =>
             {
-                !is_rolled_back_by_writers_only(error)
-                    && left.replace(left.get().saturating_sub(1)) > 0
+                left.replace(left.get().saturating_sub(1)) > 0
             }
             _ => false,
         };
@@ -265,7 +267,7 @@ impl Opening<'_> {
     /// Tries again what `passes`.
     async fn patiently<T, F>(
         &self,
-        waits: impl Iterator<Item = std::time::Duration>,
+        waits: impl Iterator<Item = Duration>,
         passes: impl Fn(&sqlx::Error) -> bool,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T, Failed>
@@ -307,7 +309,7 @@ fn needs_writer(error: &sqlx::Error) -> bool {
     matches!(classify(error), Failure::ReadOnly | Failure::CantOpen)
 }
 
-fn is_rolled_back_by_writers_only(error: &sqlx::Error) -> bool {
+fn has_hot_journal(error: &sqlx::Error) -> bool {
     extended(error) == Some(SQLITE_READONLY_ROLLBACK)
 }
 

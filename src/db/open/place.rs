@@ -49,7 +49,7 @@ pub(super) fn find(asked: &Path, access: Access, mode: u32) -> Result<Place> {
                     path: asked.to_owned(),
                 });
             }
-            Access::ReadWrite => create(asked, mode).map_err(|error| failed(asked, error))?,
+            Access::ReadWrite => create(asked, mode)?,
         },
         Err(error) => return Err(failed(asked, error)),
     };
@@ -57,6 +57,9 @@ pub(super) fn find(asked: &Path, access: Access, mode: u32) -> Result<Place> {
     check_text(&path)?;
     let metadata = fs::metadata(&path).map_err(|error| failed(&path, error))?;
     check_kind(&path, asked, &metadata)?;
+    if metadata.len() == 0 {
+        check_no_orphaned_log(&path)?;
+    }
     let Some(folder) = path.parent() else {
         return Err(Error::NotAFile { path });
     };
@@ -132,18 +135,43 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Makes an empty file, and its folders.
-fn create(asked: &Path, mode: u32) -> io::Result<PathBuf> {
-    let path = follow_links(std::path::absolute(asked)?)?;
+fn create(asked: &Path, mode: u32) -> Result<PathBuf> {
+    let failed = |error| failed(asked, error);
+    let path = std::path::absolute(asked)
+        .and_then(follow_links)
+        .map_err(failed)?;
     let (Some(folder), Some(name), false) =
         (path.parent(), path.file_name(), names_a_folder(asked))
     else {
-        return Err(ErrorKind::IsADirectory.into());
+        return Err(Error::NotAFile {
+            path: asked.to_owned(),
+        });
     };
-    create_folders(folder)?;
-    let folder = fs::canonicalize(folder)?;
+    create_folders(folder).map_err(failed)?;
+    let folder = fs::canonicalize(folder).map_err(failed)?;
     let path = folder.join(name);
-    create_file(&folder, &path, mode)?;
+    check_no_orphaned_log(&path)?;
+    create_file(&folder, &path, mode).map_err(failed)?;
     Ok(path)
+}
+
+/// SQLite deletes a log that it finds beside an empty database, with the rows that only the log
+/// holds.
+fn check_no_orphaned_log(path: &Path) -> Result<()> {
+    if log_beside(path)? == Log::None {
+        return Ok(());
+    }
+    // Whoever is just making the same file wrote to the database first, and then to its log.
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.len() > 0 => Ok(()),
+        Ok(_) => Err(Error::OrphanedLog {
+            path: path.to_owned(),
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::OrphanedLog {
+            path: path.to_owned(),
+        }),
+        Err(error) => Err(failed(path, error)),
+    }
 }
 
 /// Follows a link whose end is missing, as SQLite and `open` would: the file is made at its end.
@@ -174,10 +202,7 @@ fn create_folders(folder: &Path) -> io::Result<()> {
         .take_while(|folder| !folder.is_dir())
         .collect();
     for folder in missing.into_iter().rev() {
-        let mut builder = fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        match builder.create(folder) {
+        match create_folder(folder) {
             Ok(()) => {}
             // Another process made it meanwhile.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
@@ -188,6 +213,18 @@ fn create_folders(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(unix)]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+
+    fs::DirBuilder::new().mode(0o700).create(folder)
+}
+
+#[cfg(not(unix))]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder)
 }
 
 /// Makes an empty file under a name of its own, closes it, and only then gives it the name under
@@ -335,4 +372,28 @@ fn log_beside(path: &Path) -> Result<Log> {
         (Some(_), Some(_)) => Log::Whole,
         (Some(_), None) => Log::Partial,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_way_of_making_a_file_replaces_one_that_another_process_made() {
+        for make in [publish, rename_if_free, create_in_place] {
+            let folder = tempfile::tempdir().unwrap();
+            let temporary = folder.path().join("temporary");
+            let path = folder.path().join("state.db");
+            fs::write(&temporary, "").unwrap();
+            fs::write(&path, "theirs").unwrap();
+            match make(&temporary, &path) {
+                Ok(()) => {}
+                Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists),
+            }
+            assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+            fs::remove_file(&path).unwrap();
+            make(&temporary, &path).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "");
+        }
+    }
 }
