@@ -349,10 +349,17 @@ async fn a_write_that_expired_in_the_queue_never_runs() {
     let hurried = store.with_deadline(Duration::from_millis(200)).unwrap();
     let lock = file.lock();
 
-    let answer = timeout(PATIENCE, append(&hurried, &session, text("late"))).await;
+    let late = [text("late"), text("late").key("k")];
+    let late = late.map(|message| append(&hurried, &session, message));
+    let answers = timeout(PATIENCE, join_all(late)).await.unwrap();
 
-    // It came while the lock was held: a transaction that had begun would have been waited for.
-    assert!(matches!(answer, Ok(Err(Error::Overloaded { .. }))));
+    // They came while the lock was held: a transaction that had begun would have been waited for.
+    for answer in answers {
+        assert!(
+            matches!(answer, Err(Error::Overloaded { .. })),
+            "{answer:?}"
+        );
+    }
     drop(lock);
     store.append_message(&session, text("later")).await.unwrap();
     assert_eq!(file.contents(), ["later"]);
@@ -367,7 +374,8 @@ async fn a_write_that_has_begun_is_waited_for() {
     let (store, session, reader) = held_at_commit(&file, options).await;
     let deadline = Duration::from_millis(500);
     let hurried = store.with_deadline(deadline).unwrap();
-    let mut write = append(&hurried, &session, text("a"));
+    // The key must be looked up, so that the write begins before its commit.
+    let mut write = append(&hurried, &session, text("a").key("k"));
     assert!(poll!(&mut write).is_pending());
     until_at_commit(&file).await;
 
@@ -376,6 +384,61 @@ async fn a_write_that_has_begun_is_waited_for() {
     reader.execute_batch("COMMIT").unwrap();
     assert_eq!(write.await.unwrap().ids.len(), 1);
     assert_eq!(file.contents(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_write_that_expired_before_its_commit_is_not_stored() {
+    let file = File::new();
+    let options = StoreOptions::new().busy_timeout(PATIENCE).unwrap();
+    let (store, session, reader) = held_at_commit(&file, options).await;
+    let hurried = store.with_deadline(Duration::from_millis(500)).unwrap();
+    let mut writes = vec![
+        append(&store, &session, text("a")),
+        append(&hurried, &session, text("late")),
+        append(&store, &session, text("b")),
+    ];
+    queue(&mut writes).await;
+    until_at_commit(&file).await;
+
+    let refused = timeout(PATIENCE, writes.remove(1)).await;
+
+    assert!(matches!(refused, Ok(Err(Error::Overloaded { .. }))));
+    reader.execute_batch("COMMIT").unwrap();
+    ids(join_all(writes).await);
+    assert_eq!(file.contents(), ["a", "b"]);
+    assert_sound(&file.path);
+}
+
+#[tokio::test]
+async fn a_write_that_expired_is_not_stored_when_its_group_is_taken_apart() {
+    let file = File::new();
+    let options = StoreOptions::new().busy_timeout(PATIENCE).unwrap();
+    let (store, session) = file.open_with(options).await;
+    // Not a constraint: SQLite itself can't do it.
+    file.rival()
+        .execute_batch(
+            "CREATE TRIGGER bomb BEFORE INSERT ON messages WHEN new.content = 'poison'
+             BEGIN SELECT length(zeroblob(2000000000)); END",
+        )
+        .unwrap();
+    let hurried = store.with_deadline(Duration::from_millis(300)).unwrap();
+    let lock = file.lock();
+    let mut writes = vec![
+        append(&store, &session, text("poison")),
+        append(&hurried, &session, text("late")),
+        append(&store, &session, text("a")),
+    ];
+    queue(&mut writes).await;
+    let late = writes.remove(1).await;
+    assert!(matches!(late, Err(Error::Overloaded { .. })), "{late:?}");
+
+    drop(lock);
+    let results = join_all(writes).await;
+
+    assert!(matches!(results[0], Err(Error::Database { .. })));
+    assert_eq!(results[1].as_ref().unwrap().ids.len(), 1);
+    assert_eq!(file.contents(), ["a"]);
+    assert_sound(&file.path);
 }
 
 #[tokio::test]
@@ -452,7 +515,8 @@ async fn a_write_dropped_in_the_queue_does_not_run() {
 async fn a_write_dropped_after_it_began_is_stored_whole() {
     let file = File::new();
     let (store, session, reader) = held_at_commit(&file, StoreOptions::new()).await;
-    let mut write = append_turn(&store, &session, Turn::new(["a", "b", "c"].map(text)));
+    let turn = Turn::new(["a", "b", "c"].map(text)).key("k");
+    let mut write = append_turn(&store, &session, turn);
     assert!(poll!(&mut write).is_pending());
     until_at_commit(&file).await;
 
@@ -461,6 +525,26 @@ async fn a_write_dropped_after_it_began_is_stored_whole() {
 
     store.append_message(&session, text("d")).await.unwrap();
     assert_eq!(file.contents(), ["a", "b", "c", "d"]);
+    assert_sound(&file.path);
+}
+
+#[tokio::test]
+async fn a_write_dropped_at_its_commit_takes_no_other_with_it() {
+    let file = File::new();
+    let (store, session, reader) = held_at_commit(&file, StoreOptions::new()).await;
+    let mut writes: Vec<_> = ["a", "b", "c"]
+        .map(|word| append_turn(&store, &session, Turn::new([word; 3].map(text))))
+        .into();
+    queue(&mut writes).await;
+    until_at_commit(&file).await;
+
+    drop(writes.remove(1));
+    reader.execute_batch("COMMIT").unwrap();
+
+    for result in join_all(writes).await {
+        assert_eq!(result.unwrap().ids.len(), 3);
+    }
+    assert_eq!(file.contents(), ["a", "a", "a", "c", "c", "c"]);
     assert_sound(&file.path);
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Failure {
     NotADatabase,
     /// The file was moved away under the connection.
     Moved,
+    /// Our own commit hook turned the commit down. The transaction is rolled back.
+    TurnedDown,
     /// Not allowed to write, or a hot journal that a reader may not roll back.
     ReadOnly,
     /// The file can't be opened.
@@ -30,7 +32,6 @@ pub(crate) enum Failure {
 }
 
 const SQLITE_READONLY_DBMOVED: i32 = 1032;
-/// The commit hook turned the commit down: it saw that the file was moved.
 const SQLITE_CONSTRAINT_COMMITHOOK: i32 = 531;
 
 /// The extended result code, if the failure came from SQLite.
@@ -47,7 +48,8 @@ pub(crate) fn classify(error: &sqlx::Error) -> Failure {
         return Failure::Other;
     };
     match (code, code & 0xff) {
-        (SQLITE_READONLY_DBMOVED | SQLITE_CONSTRAINT_COMMITHOOK, _) => Failure::Moved,
+        (SQLITE_READONLY_DBMOVED, _) => Failure::Moved,
+        (SQLITE_CONSTRAINT_COMMITHOOK, _) => Failure::TurnedDown,
         (_, 5 | 6) => Failure::Busy,
         (_, 8) => Failure::ReadOnly,
         (_, 9) => Failure::Interrupted,

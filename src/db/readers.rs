@@ -177,7 +177,12 @@ impl Readers {
                 settled: true,
             })
         };
-        connect.await.map_err(code::to_error)
+        let opened = connect.await;
+        // It was opened by its path, which may lead to another file by now.
+        if !self.status.presence.is_there().await {
+            return Err(self.status.presence.error());
+        }
+        opened.map_err(code::to_error)
     }
 
     /// Holds back new reads and waits for the running ones, until `deadline`. Reads go on when the
@@ -309,6 +314,12 @@ impl ReadGuard<'_> {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Failure::Interrupted => return Err(Error::ReadTimeout { waited: self.wait }),
+                Failure::Busy => {
+                    return Err(Error::Busy {
+                        attempts: attempt,
+                        source: error.into(),
+                    });
+                }
                 failure => {
                     // What is wrong with the connection must not meet the next caller.
                     self.reader = None;
