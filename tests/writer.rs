@@ -73,18 +73,22 @@ async fn until_at_commit(file: &File) {
 
 #[tokio::test]
 async fn a_reply_comes_only_after_the_commit() {
-    let file = File::new();
-    let (store, session, reader) = held_at_commit(&file, StoreOptions::new()).await;
-    let mut write = append(&store, &session, text("a"));
-    assert!(poll!(&mut write).is_pending());
-    until_at_commit(&file).await;
+    let turn = Turn::new([text("a")]);
+    // With a key it is written statement by statement, without one in one go.
+    for turn in [turn.clone(), turn.key("k")] {
+        let file = File::new();
+        let (store, session, reader) = held_at_commit(&file, StoreOptions::new()).await;
+        let mut write = append_turn(&store, &session, turn);
+        assert!(poll!(&mut write).is_pending());
+        until_at_commit(&file).await;
 
-    assert!(poll!(&mut write).is_pending());
-    assert_eq!(contents(&reader), [""; 0]);
+        assert!(poll!(&mut write).is_pending());
+        assert_eq!(contents(&reader), [""; 0]);
 
-    reader.execute_batch("COMMIT").unwrap();
-    write.await.unwrap();
-    assert_eq!(contents(&reader), ["a"]);
+        reader.execute_batch("COMMIT").unwrap();
+        write.await.unwrap();
+        assert_eq!(contents(&reader), ["a"]);
+    }
 }
 
 #[tokio::test]
@@ -349,8 +353,9 @@ async fn a_write_that_expired_in_the_queue_never_runs() {
     let hurried = store.with_deadline(Duration::from_millis(200)).unwrap();
     let lock = file.lock();
 
-    let late = [text("late"), text("late").key("k")];
-    let late = late.map(|message| append(&hurried, &session, message));
+    let turn = Turn::new([text("late")]);
+    let late = [turn.clone(), turn.key("k")];
+    let late = late.map(|turn| append_turn(&hurried, &session, turn));
     let answers = timeout(PATIENCE, join_all(late)).await.unwrap();
 
     // They came while the lock was held: a transaction that had begun would have been waited for.
@@ -375,7 +380,8 @@ async fn a_write_that_has_begun_is_waited_for() {
     let deadline = Duration::from_millis(500);
     let hurried = store.with_deadline(deadline).unwrap();
     // The key must be looked up, so that the write begins before its commit.
-    let mut write = append(&hurried, &session, text("a").key("k"));
+    let turn = Turn::new([text("a")]).key("k");
+    let mut write = append_turn(&hurried, &session, turn);
     assert!(poll!(&mut write).is_pending());
     until_at_commit(&file).await;
 
