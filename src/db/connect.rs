@@ -8,8 +8,8 @@ use sqlx::{ConnectOptions as _, SqliteConnection};
 use crate::environment::JournalMode;
 use crate::options::{Durability, StoreOptions};
 
-/// Bytes that the log file keeps when it begins anew; what is above is given back.
-const JOURNAL_SIZE_LIMIT: &str = "16777216";
+/// Most bytes that the log file keeps when it begins anew; what is above is given back.
+const JOURNAL_SIZE_LIMIT: u64 = 16 * 1024 * 1024;
 
 /// What readers and the writer have in common.
 fn common(path: &Path, options: &StoreOptions) -> SqliteConnectOptions {
@@ -53,9 +53,11 @@ pub(crate) async fn writer(
         // journal back, and with it the state before an acknowledged commit.
         (Durability::Full, JournalMode::Rollback) => SqliteSynchronous::Extra,
     };
+    // A log that began anew inside a long file grows unseen until it reaches the file's end.
+    let kept = JOURNAL_SIZE_LIMIT.min(options.checkpoint_bytes);
     let mut connection = common(path, options)
         .synchronous(synchronous)
-        .pragma("journal_size_limit", JOURNAL_SIZE_LIMIT);
+        .pragma("journal_size_limit", kept.to_string());
     if journal == JournalMode::Wal {
         // The writer checkpoints after it has answered. Where there is no log now, SQLite does it,
         // should another program switch the file to one.

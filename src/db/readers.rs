@@ -60,6 +60,13 @@ impl std::fmt::Debug for Readers {
     }
 }
 
+/// No read runs as long as this lives.
+pub(crate) struct Held<'a>(
+    /// `None` where reads were closed before.
+    #[expect(dead_code, reason = "reads go on when it is dropped")]
+    Option<SemaphorePermit<'a>>,
+);
+
 struct Reader {
     connection: SqliteConnection,
     brake: Arc<Brake>,
@@ -185,11 +192,12 @@ impl Readers {
         opened.map_err(code::to_error)
     }
 
-    /// Holds back new reads and waits for the running ones, until `deadline`. Reads go on when the
-    /// permit is dropped.
-    pub(crate) async fn hold(&self, deadline: Instant) -> Option<SemaphorePermit<'_>> {
+    /// Holds back new reads and waits for the running ones; `None` if they do not end by
+    /// `deadline`. Reads go on when the value is dropped.
+    pub(crate) async fn hold(&self, deadline: Instant) -> Option<Held<'_>> {
         let all = self.permits.acquire_many(self.total);
-        tokio::time::timeout_at(deadline, all).await.ok()?.ok()
+        let held = tokio::time::timeout_at(deadline, all).await.ok()?;
+        Some(Held(held.ok()))
     }
 
     /// Refuses new reads, waits for the running ones until `deadline`, closes all connections.
