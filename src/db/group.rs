@@ -326,3 +326,46 @@ pub(super) async fn stopped(phase: &mut watch::Receiver<Phase>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::db::presence::Presence;
+    use crate::db::status::Status;
+    use crate::options::StoreOptions;
+
+    #[tokio::test]
+    async fn a_lock_held_elsewhere_does_not_cost_the_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.db");
+        let options = StoreOptions::new().busy_timeout(Duration::ZERO).unwrap();
+        let store = options.clone().open(&path).await.unwrap();
+        let environment = store.environment();
+        let target = Arc::new(Target {
+            status: Arc::new(Status::new(Presence::of(&environment.path), true)),
+            path: environment.path,
+            options,
+            journal: environment.journal_mode,
+            page_size: environment.page_size,
+            claims: Arc::default(),
+        });
+        let connection = target.connect().await.unwrap();
+        let (_open, phase) = watch::channel(Phase::Open);
+        let mut attempt = Attempt {
+            link: Link::new(target, connection),
+            group: Vec::new(),
+            taken: true,
+            phase,
+        };
+        let rival = rusqlite::Connection::open(&path).unwrap();
+        rival.execute_batch("BEGIN IMMEDIATE").unwrap();
+
+        assert!(matches!(attempt.begin().await, Err(Failed::Busy(_))));
+        assert!(attempt.link.is_live());
+
+        rival.execute_batch("COMMIT").unwrap();
+        assert!(matches!(attempt.begin().await, Ok(())));
+    }
+}

@@ -289,6 +289,11 @@ impl ReadGuard<'_> {
         self.readers.status.has_message_index()
     }
 
+    #[cfg(test)]
+    pub(crate) fn connection(&mut self) -> Option<&mut SqliteConnection> {
+        self.reader.as_mut().map(|reader| &mut reader.connection)
+    }
+
     /// Hands each row of a statement to `take`.
     pub(crate) async fn each<'q>(
         &mut self,
