@@ -273,8 +273,7 @@ fn calls_in_flight_at_the_end_of_the_runtime_fail_typed() {
     let (first, second) = (single_thread(), single_thread());
     let (store, session) = first.block_on(file.open());
     let lock = file.lock();
-    let narrow = store.clone();
-    let writes = second.block_on(queued(&narrow, &session, 3));
+    let writes = second.block_on(queued(&store, &session, 3));
     // The writer meets the lock, and ends there.
     first.block_on(async {
         let pause = timeout(Duration::from_millis(100), std::future::pending::<()>());
@@ -339,7 +338,10 @@ fn forks() {
                     store.close().now_or_never().unwrap(),
                 ];
                 let forked = |result: &Result<()>| matches!(result, Err(Error::Forked));
-                // Not through destructors: the threads that they wait for are the parent's.
+                #[expect(
+                    clippy::exit,
+                    reason = "destructors would wait for the parent's threads"
+                )]
                 std::process::exit(if refused.iter().all(forked) { 42 } else { 1 });
             }
             fork::Fork::Parent(child) => {
@@ -456,11 +458,11 @@ async fn a_file_that_was_taken_away_stops_the_store() {
     for warm in [true, false] {
         for options in [&wal, &rollback] {
             harmed(options.clone(), warm, |path| {
-                std::fs::remove_file(path).unwrap()
+                std::fs::remove_file(path).unwrap();
             })
             .await;
             harmed(options.clone(), warm, |path| {
-                std::fs::rename(path, away(path)).unwrap()
+                std::fs::rename(path, away(path)).unwrap();
             })
             .await;
             harmed(options.clone(), warm, replace).await;
