@@ -1,6 +1,10 @@
 //! Several programs at one file.
 
 #![allow(
+    clippy::future_not_send,
+    reason = "a rusqlite connection may not be shared"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,

@@ -2,6 +2,10 @@
 
 #![cfg(target_os = "linux")]
 #![allow(
+    clippy::future_not_send,
+    reason = "a rusqlite connection may not be shared"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,

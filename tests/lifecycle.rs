@@ -1,6 +1,10 @@
 //! How a store ends: closed, shut down, dropped, with its runtime, forked, or without its file.
 
 #![allow(
+    clippy::future_not_send,
+    reason = "a rusqlite connection may not be shared"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,

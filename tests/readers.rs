@@ -1,6 +1,10 @@
 //! How reads go on beside everything else, and end in time.
 
 #![allow(
+    clippy::future_not_send,
+    reason = "a rusqlite connection may not be shared"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,

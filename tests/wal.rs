@@ -1,6 +1,10 @@
 //! How the write-ahead log is kept short.
 
 #![allow(
+    clippy::future_not_send,
+    reason = "a rusqlite connection may not be shared"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,

@@ -1,6 +1,10 @@
 //! How writes reach the file: in groups, in order, each answered after its commit, within bounds.
 
 #![allow(
+    clippy::future_not_send,
+    reason = "a rusqlite connection may not be shared"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
