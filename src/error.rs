@@ -189,6 +189,13 @@ pub enum Error {
         /// The path that was asked for.
         path: PathBuf,
     },
+    /// The database stores its texts as UTF-16, which this crate does not read. It was not changed:
+    /// copy it into a UTF-8 database, for example with the `.dump` of SQLite's shell.
+    #[error("{} stores its texts as UTF-16; dump it into a UTF-8 database", path.display())]
+    Utf16 {
+        /// The path that was asked for.
+        path: PathBuf,
+    },
     /// A newer program wrote the file. It was not changed: use a newer version of this crate.
     #[error("{} has schema version {found}, this program knows up to {supported}; use a newer version of it", path.display())]
     NewerSchema {

@@ -56,13 +56,19 @@ impl SessionStore {
     ///
     /// A file of the Python Hermes agent, at any schema version from 1 to 6, is adopted: what is
     /// missing is added, every stored byte stays, and the Python program can go on using it. A file
-    /// that is up to date is opened without the write lock.
+    /// that is up to date is opened without the write lock. An index that an old file lacks is built
+    /// after opening, while the first writes wait, about a second per million messages; where even the
+    /// original's full-text index is gone, opening waits for it.
     ///
     /// # Errors
     ///
     /// - [`Error::NewerSchema`], [`Error::NewerStore`]: a newer program wrote the file.
-    /// - [`Error::NotADatabase`], [`Error::NotAFile`], [`Error::Truncated`],
+    /// - [`Error::NotADatabase`], [`Error::NotAFile`], [`Error::Truncated`], [`Error::Utf16`],
     ///   [`Error::ForeignDatabase`], [`Error::Corrupt`]: the path leads to something else.
+    /// - [`Error::OrphanedLog`]: the file is gone, but its log is there.
+    /// - Read-only, [`Error::FileNotFound`], [`Error::NeedsMigration`],
+    ///   [`Error::NeedsRecovery`], [`Error::IncompleteCopy`]: something must be done to the file
+    ///   first.
     /// - [`Error::PermissionDenied`], [`Error::Io`]: the system refused.
     /// - [`Error::Busy`]: the file must be brought up to date and another process held the write
     ///   lock all the time.

@@ -5,21 +5,36 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::json::Json;
 
-/// A row, with the words to name it in a warning.
+/// Cells of one stored row, with the words to name it in a warning.
 pub(crate) struct Cells<'a> {
-    pub(crate) row: &'a SqliteRow,
+    pub(crate) source: Source<'a>,
     pub(crate) session: &'a str,
     /// `None` for a row of `sessions`.
     pub(crate) message: Option<i64>,
 }
 
-impl Cells<'_> {
+/// Where cells come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// A row of the driver, a cell a column.
+    Row(&'a SqliteRow),
+    /// One of many rows that came as one.
+    Packed(&'a [Option<&'a [u8]>]),
+}
+
+impl<'a> Cells<'a> {
+    fn bytes(&self, index: usize) -> Option<&'a [u8]> {
+        match self.source {
+            // A `str` would fail the whole row on a bad byte.
+            Source::Row(row) => row.try_get_unchecked(index).ok()?,
+            Source::Packed(cells) => *cells.get(index)?,
+        }
+    }
+
     /// Text, lossily where it is not UTF-8. Numbers and blobs that another program put into a text
     /// column are read as text.
     pub(crate) fn text(&self, index: usize, column: &'static str) -> Option<String> {
-        // A `str` would fail the whole row on a bad byte.
-        let bytes: Option<&[u8]> = self.row.try_get_unchecked(index).ok()?;
-        let bytes = bytes?;
+        let bytes = self.bytes(index)?;
         if let Ok(text) = std::str::from_utf8(bytes) {
             return Some(text.to_owned());
         }
@@ -53,11 +68,18 @@ impl Cells<'_> {
     }
 
     pub(crate) fn integer(&self, index: usize) -> Option<i64> {
-        self.row.try_get_unchecked(index).ok()?
+        match self.source {
+            Source::Row(row) => row.try_get_unchecked(index).ok()?,
+            Source::Packed(_) => std::str::from_utf8(self.bytes(index)?).ok()?.parse().ok(),
+        }
     }
 
     pub(crate) fn real(&self, index: usize) -> Option<f64> {
-        self.row.try_get_unchecked(index).ok()?
+        match self.source {
+            Source::Row(row) => row.try_get_unchecked(index).ok()?,
+            // The text form of a real number is not exact: such columns are not packed.
+            Source::Packed(_) => None,
+        }
     }
 
     fn warn(&self, column: &'static str, what: &'static str) {

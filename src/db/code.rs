@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     ReadOnly,
     /// The file can't be opened.
     CantOpen,
+    /// A value above SQLite's limit of 10⁹ bytes.
+    TooBig,
     /// Anything else.
     Other,
 }
@@ -57,10 +59,21 @@ pub(crate) fn classify(error: &sqlx::Error) -> Failure {
         (_, 11) => Failure::Corrupt,
         (_, 13) => Failure::Full,
         (_, 14) => Failure::CantOpen,
+        (_, 18) => Failure::TooBig,
         (_, 19) => Failure::Constraint,
         (_, 26) => Failure::NotADatabase,
         _ => Failure::Other,
     }
+}
+
+/// Whether a value was above SQLite's limit.
+pub(crate) fn is_too_big(error: &Error) -> bool {
+    let Error::Database { source } = error else {
+        return false;
+    };
+    source
+        .downcast_ref()
+        .is_some_and(|error| classify(error) == Failure::TooBig)
 }
 
 /// The error for a statement that failed before its transaction's commit.

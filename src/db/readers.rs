@@ -334,6 +334,9 @@ impl ReadGuard<'_> {
                     });
                 }
                 failure => {
+                    if failure == Failure::TooBig {
+                        return Err(code::to_error_from(failure, error.into()));
+                    }
                     // What is wrong with the connection must not meet the next caller.
                     self.reader = None;
                     return Err(code::to_error_from(failure, error.into()));

@@ -542,7 +542,10 @@ fn may_be_one_writes_fault(failed: &Failed) -> bool {
     match failed {
         Failed::Guilty(_) => true,
         Failed::Broken(error) => {
-            matches!(code::classify(error), Failure::Other | Failure::Corrupt)
+            matches!(
+                code::classify(error),
+                Failure::Other | Failure::Corrupt | Failure::TooBig
+            )
         }
         _ => false,
     }

@@ -4,15 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
-use sqlx::sqlite::SqliteRow;
 
 use super::content::{Content, first_tool_name};
-use super::read::content;
 use super::role::Role;
-use crate::db::cell::Cells;
-use crate::db::readers::ReadGuard;
-use crate::error::Result;
-use crate::id::SessionId;
 use crate::json::Json;
 
 /// A transcript, with what a model needs of it. Two renderings turn it into JSON:
@@ -203,55 +197,4 @@ fn call_list(calls: &Json) -> Option<Cow<'_, Json>> {
             .map(Cow::Owned);
     }
     (calls.is_array() && !calls.is_null_or_empty_array()).then_some(Cow::Borrowed(calls))
-}
-
-macro_rules! conversation {
-    ($index:literal) => {
-        concat!(
-            "SELECT id, role, content, content_parts, tool_call_id, tool_calls, tool_name, \
-             finish_reason, reasoning, reasoning_details, codex_reasoning_items, extra_json \
-             FROM messages ",
-            $index,
-            " WHERE session_id = ?1 ORDER BY id"
-        )
-    };
-}
-
-const CONVERSATION: &str = conversation!("INDEXED BY idx_messages_session_id");
-const CONVERSATION_SORTED: &str = conversation!("INDEXED BY idx_messages_session");
-
-/// The whole conversation of a session.
-pub(super) async fn load(reader: &mut ReadGuard<'_>, session: &SessionId) -> Result<Conversation> {
-    let statement = if reader.has_message_index() {
-        CONVERSATION
-    } else {
-        CONVERSATION_SORTED
-    };
-    let mut messages = Vec::new();
-    let query = || sqlx::query(statement).bind(session.as_str());
-    reader
-        .each(query, |row| messages.push(message(row, session)))
-        .await?;
-    Ok(Conversation { messages })
-}
-
-fn message(row: &SqliteRow, session: &SessionId) -> ConversationMessage {
-    let mut cells = Cells {
-        row,
-        session: session.as_str(),
-        message: None,
-    };
-    cells.message = cells.integer(0);
-    ConversationMessage {
-        role: Role::from(cells.text_or_empty(1, "role")),
-        content: content(&cells, 2, 3),
-        tool_call_id: cells.text(4, "tool_call_id"),
-        tool_calls: cells.json_list(5, "tool_calls"),
-        tool_name: cells.text(6, "tool_name"),
-        finish_reason: cells.text(7, "finish_reason"),
-        reasoning: cells.text(8, "reasoning"),
-        reasoning_details: cells.json(9, "reasoning_details"),
-        codex_reasoning_items: cells.json(10, "codex_reasoning_items"),
-        extra: cells.json(11, "extra_json"),
-    }
 }

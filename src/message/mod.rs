@@ -4,6 +4,7 @@ mod append;
 mod content;
 mod conversation;
 mod insert;
+mod load;
 mod new;
 mod read;
 mod role;
@@ -222,7 +223,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn conversation(&self, session: &SessionId) -> Result<Conversation> {
         let read = self.read(Length::Short)?;
-        read.run(async { conversation::load(&mut read.connection().await?, session).await })
+        read.run(async { load::conversation(&mut read.connection().await?, session).await })
             .await
     }
 

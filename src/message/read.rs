@@ -6,7 +6,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::content::Content;
 use super::role::Role;
-use crate::db::cell::Cells;
+use crate::db::cell::{Cells, Source};
 use crate::db::readers::ReadGuard;
 use crate::error::Result;
 use crate::id::{MessageId, SessionId};
@@ -196,7 +196,7 @@ pub(super) async fn last_id(
 
 fn message(row: &SqliteRow, session: &SessionId) -> Message {
     let mut cells = Cells {
-        row,
+        source: Source::Row(row),
         session: session.as_str(),
         message: None,
     };

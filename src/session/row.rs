@@ -4,7 +4,7 @@ use std::fmt;
 
 use sqlx::sqlite::SqliteRow;
 
-use crate::db::cell::Cells;
+use crate::db::cell::{Cells, Source};
 use crate::db::readers::ReadGuard;
 use crate::error::Result;
 use crate::id::SessionId;
@@ -154,7 +154,7 @@ pub(super) async fn find(reader: &mut ReadGuard<'_>, id: &SessionId) -> Result<O
 
 fn session(row: &SqliteRow, id: &SessionId) -> Session {
     let cells = Cells {
-        row,
+        source: Source::Row(row),
         session: id.as_str(),
         message: None,
     };

@@ -6,7 +6,7 @@ use std::path::Path;
 use hermes_state::Error;
 
 use crate::original::{Shape, make};
-use crate::support::{open_read_only, place, refused};
+use crate::support::{connect, open_read_only, place, refused};
 
 /// Asserts that the bytes are refused as `expected` says and stay what they are.
 #[track_caller]
@@ -111,5 +111,29 @@ async fn a_log_without_its_database_is_not_taken_for_a_new_file() {
         assert!(matches!(refused(&path).await, Error::OrphanedLog { .. }));
         assert!(fs::read(&beside).unwrap() == b"turns that only the log holds");
         assert_eq!(path.exists(), empty);
+    }
+}
+
+#[tokio::test]
+async fn a_database_of_utf_16_texts_is_refused_whatever_it_holds() {
+    for (encoding, schema) in [
+        ("UTF-16le", "CREATE TABLE notes(text)"),
+        (
+            "UTF-16be",
+            "CREATE TABLE schema_version(version INTEGER NOT NULL)",
+        ),
+    ] {
+        let (_folder, path) = place();
+        let file = connect(&path);
+        file.execute_batch(&format!("PRAGMA encoding = '{encoding}'; {schema}"))
+            .unwrap();
+        drop(file);
+        let before = fs::read(&path).unwrap();
+        assert!(matches!(refused(&path).await, Error::Utf16 { .. }));
+        assert!(matches!(
+            open_read_only(&path).await,
+            Err(Error::Utf16 { .. })
+        ));
+        assert!(fs::read(&path).unwrap() == before);
     }
 }

@@ -18,6 +18,8 @@ const MESSAGE_COLUMNS: [&str; 4] = ["id", "session_id", "role", "timestamp"];
 /// What a file holds.
 #[derive(Debug)]
 pub(super) struct Look {
+    /// Whether texts are stored as UTF-8. The driver hands out the stored bytes.
+    utf_8: bool,
     /// `type:name` of everything in the schema but SQLite's own, in lower case.
     objects: HashSet<String>,
     /// `table.column` of the original's tables, in lower case.
@@ -53,6 +55,10 @@ pub(super) enum State {
 /// Looks at everything that decides. The caller holds a transaction, so that all of it is of one
 /// moment.
 pub(super) async fn look(connection: &mut SqliteConnection) -> sqlx::Result<Look> {
+    let encoding = sqlx::query("PRAGMA encoding")
+        .fetch_one(&mut *connection)
+        .await?;
+    let utf_8 = encoding.try_get_unchecked::<&[u8], _>(0)? == b"UTF-8";
     // As blobs: names in a damaged schema need not be UTF-8.
     let objects = texts(
         &sqlx::query(
@@ -73,6 +79,7 @@ pub(super) async fn look(connection: &mut SqliteConnection) -> sqlx::Result<Look
         .await?,
     )?;
     let mut look = Look {
+        utf_8,
         objects,
         columns,
         version: None,
@@ -139,6 +146,11 @@ fn texts(rows: &[SqliteRow]) -> sqlx::Result<HashSet<String>> {
 impl Look {
     /// Tells a file of ours, of any age, from all others. `known` are this crate's migrations.
     pub(super) fn judge(&self, path: &Path, access: Access, known: &[i64]) -> Result<State> {
+        if !self.utf_8 {
+            return Err(Error::Utf16 {
+                path: path.to_owned(),
+            });
+        }
         if !self
             .objects
             .iter()
