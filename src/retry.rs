@@ -127,10 +127,26 @@ pub async fn retry<S, T, E, F>(
     waits: impl Iterator<Item = Duration>,
     deadline: Instant,
     passing: impl Fn(&E) -> bool,
+    attempt: impl FnMut(S) -> F,
+) -> (S, Result<T, GaveUp<E>>)
+where
+    F: Future<Output = (S, Result<T, E>)>,
+{
+    retry_pausing(state, waits, deadline, passing, tokio::time::sleep, attempt).await
+}
+
+/// [`retry`], where `pause` spends the wait before the next try, or less.
+pub(crate) async fn retry_pausing<S, T, E, F, P>(
+    state: S,
+    waits: impl Iterator<Item = Duration>,
+    deadline: Instant,
+    passing: impl Fn(&E) -> bool,
+    mut pause: impl FnMut(Duration) -> P,
     mut attempt: impl FnMut(S) -> F,
 ) -> (S, Result<T, GaveUp<E>>)
 where
     F: Future<Output = (S, Result<T, E>)>,
+    P: Future<Output = ()>,
 {
     let mut state = state;
     let mut waits = waits;
@@ -176,6 +192,6 @@ where
             );
         }
         tracing::debug!(attempts, ?wait, "busy, trying again");
-        tokio::time::sleep(wait).await;
+        pause(wait).await;
     }
 }

@@ -21,6 +21,8 @@ pub(crate) enum Failure {
     NotADatabase,
     /// The file was moved away under the connection.
     Moved,
+    /// Our own commit hook turned the commit down. The transaction is rolled back.
+    TurnedDown,
     /// Not allowed to write, or a hot journal that a reader may not roll back.
     ReadOnly,
     /// The file can't be opened.
@@ -32,7 +34,6 @@ pub(crate) enum Failure {
 }
 
 const SQLITE_READONLY_DBMOVED: i32 = 1032;
-/// The commit hook turned the commit down: it saw that the file was moved.
 const SQLITE_CONSTRAINT_COMMITHOOK: i32 = 531;
 
 const SQLITE_CONSTRAINT_TRIGGER: i32 = 1811;
@@ -65,7 +66,8 @@ pub(crate) fn classify(error: &sqlx::Error) -> Failure {
         return Failure::Other;
     };
     match (code, code & 0xff) {
-        (SQLITE_READONLY_DBMOVED | SQLITE_CONSTRAINT_COMMITHOOK, _) => Failure::Moved,
+        (SQLITE_READONLY_DBMOVED, _) => Failure::Moved,
+        (SQLITE_CONSTRAINT_COMMITHOOK, _) => Failure::TurnedDown,
         (_, 5 | 6) => Failure::Busy,
         (_, 8) => Failure::ReadOnly,
         (_, 9) => Failure::Interrupted,
@@ -106,5 +108,87 @@ pub(crate) fn to_error_from(failure: Failure, source: BoxError) -> Error {
         Failure::Full => Error::DiskFull { source },
         Failure::Corrupt | Failure::NotADatabase => Error::Corrupt { source },
         _ => Error::Database { source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::fmt;
+
+    use sqlx::error::{DatabaseError, ErrorKind};
+
+    use super::*;
+
+    /// A failure with any result code.
+    #[derive(Debug)]
+    struct Code(i32);
+
+    impl fmt::Display for Code {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("database is locked")
+        }
+    }
+
+    impl std::error::Error for Code {}
+
+    impl DatabaseError for Code {
+        fn message(&self) -> &'static str {
+            "database is locked"
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.to_string().into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> BoxError {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn failures_are_told_apart_by_their_extended_code_not_their_text() {
+        for (code, failure) in [
+            (5, Failure::Busy),          // SQLITE_BUSY
+            (261, Failure::Busy),        // SQLITE_BUSY_RECOVERY
+            (517, Failure::Busy),        // SQLITE_BUSY_SNAPSHOT
+            (773, Failure::Busy),        // SQLITE_BUSY_TIMEOUT
+            (6, Failure::Busy),          // SQLITE_LOCKED
+            (262, Failure::Busy),        // SQLITE_LOCKED_SHAREDCACHE
+            (8, Failure::ReadOnly),      // SQLITE_READONLY
+            (776, Failure::ReadOnly),    // SQLITE_READONLY_ROLLBACK
+            (1032, Failure::Moved),      // SQLITE_READONLY_DBMOVED
+            (9, Failure::Interrupted),   // SQLITE_INTERRUPT
+            (10, Failure::Io),           // SQLITE_IOERR
+            (778, Failure::Io),          // SQLITE_IOERR_WRITE
+            (1034, Failure::Io),         // SQLITE_IOERR_FSYNC
+            (11, Failure::Corrupt),      // SQLITE_CORRUPT
+            (267, Failure::Corrupt),     // SQLITE_CORRUPT_VTAB
+            (13, Failure::Full),         // SQLITE_FULL
+            (14, Failure::CantOpen),     // SQLITE_CANTOPEN
+            (19, Failure::Constraint),   // SQLITE_CONSTRAINT
+            (787, Failure::Constraint),  // SQLITE_CONSTRAINT_FOREIGNKEY
+            (1811, Failure::Constraint), // SQLITE_CONSTRAINT_TRIGGER
+            (531, Failure::TurnedDown),  // SQLITE_CONSTRAINT_COMMITHOOK
+            (26, Failure::NotADatabase), // SQLITE_NOTADB
+            (7, Failure::Other),         // SQLITE_NOMEM
+            (18, Failure::Other),        // SQLITE_TOOBIG
+        ] {
+            let error = sqlx::Error::Database(Box::new(Code(code)));
+            assert_eq!(classify(&error), failure, "{code}");
+        }
+        assert_eq!(classify(&sqlx::Error::WorkerCrashed), Failure::Other);
     }
 }

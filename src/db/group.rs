@@ -58,13 +58,42 @@ impl Link {
         }
     }
 
-    /// The live connection.
-    pub(crate) async fn ready(&mut self) -> sqlx::Result<&mut SqliteConnection> {
+    /// The connection, opened again if it was dropped.
+    async fn ready(&mut self) -> Result<&mut SqliteConnection, Failed> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.target.connect().await?,
+            None => self.connect().await?,
         };
         Ok(self.connection.insert(connection))
+    }
+
+    /// Opens the file at the path, which must not be another one by now: opening and closing alone
+    /// may change that.
+    async fn connect(&self) -> Result<SqliteConnection, Failed> {
+        if !self.target.status.presence.is_there().await {
+            return Err(Failed::Replaced);
+        }
+        self.target
+            .connect()
+            .await
+            .map_err(|error| match code::classify(&error) {
+                Failure::Busy => Failed::Busy(error),
+                _ => Failed::Broken(error),
+            })
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn live(&mut self) -> Option<&mut SqliteConnection> {
+        self.connection.as_mut()
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// The connection on which a transaction has begun.
+    fn begun(&mut self) -> sqlx::Result<&mut SqliteConnection> {
+        self.connection.as_mut().ok_or(sqlx::Error::WorkerCrashed)
     }
 
     /// Closes the connection. SQLite may have left the transaction by itself, so that a further
@@ -133,15 +162,16 @@ impl Attempt {
             return Ok(false);
         };
         let claims = Arc::clone(&self.link.target.claims);
-        claims.arm(
-            self.group
-                .iter()
-                .map(|job| Arc::clone(job.ticket()))
-                .collect(),
-        );
+        let tickets = self
+            .group
+            .iter()
+            .map(|job| Arc::clone(job.ticket()))
+            .collect();
         let mut done = Vec::new();
         let error = {
-            let connection = self.link.ready().await.map_err(Failed::Broken)?;
+            let connection = self.link.ready().await?;
+            // Not before there is a connection: what is armed must be disarmed.
+            claims.arm(tickets);
             let mut steps = connection.fetch_many(sqlx::query_with(sql, arguments));
             let mut run = pin!(async {
                 loop {
@@ -174,14 +204,21 @@ impl Attempt {
             return Ok(true);
         };
         match (done.len(), code::classify(&error)) {
+            // The transaction has not begun.
             (0, Failure::Busy) => Err(Failed::Busy(error)),
-            (_, Failure::Busy | Failure::Constraint) => {
+            (_, Failure::Busy) => {
+                self.roll_back().await;
+                Err(Failed::Busy(error))
+            }
+            (_, Failure::Constraint) => {
                 self.roll_back().await;
                 Ok(false)
             }
-            // SQLite has rolled back by itself.
-            (_, Failure::Moved) if !self.link.target.status.presence.is_replaced() => Ok(false),
-            (_, Failure::Moved | Failure::Full) | (..SCRIPT_COMMIT, _) => {
+            // Somebody gave up.
+            (_, Failure::TurnedDown) if !self.link.target.status.presence.is_replaced() => {
+                Ok(false)
+            }
+            (_, Failure::TurnedDown | Failure::Moved | Failure::Full) | (..SCRIPT_COMMIT, _) => {
                 Err(self.give_up(error).await)
             }
             _ => {
@@ -194,16 +231,16 @@ impl Attempt {
     /// IMMEDIATE: a deferred transaction that turns from reading to writing fails at once with
     /// `BUSY_SNAPSHOT`, which no busy timeout waits for.
     async fn begin(&mut self) -> Result<(), Failed> {
-        let begun = async {
-            let connection = self.link.ready().await?;
-            sqlx::query("BEGIN IMMEDIATE").execute(connection).await
-        };
+        let connection = self.link.ready().await?;
+        let begun = sqlx::query("BEGIN IMMEDIATE").execute(connection);
         let result = tokio::select! {
             result = begun => Some(result),
             () = stopped(&mut self.phase) => None,
         };
         match result {
             Some(Ok(_)) => Ok(()),
+            // There is no transaction to be rolled back.
+            Some(Err(error)) if code::classify(&error) == Failure::Busy => Err(Failed::Busy(error)),
             Some(Err(error)) => Err(self.give_up(error).await),
             None => {
                 // The connection is still waiting for the lock: it rolls back when it closes, on
@@ -215,7 +252,7 @@ impl Attempt {
     }
 
     async fn apply(&mut self) -> sqlx::Result<()> {
-        let connection = self.link.ready().await?;
+        let connection = self.link.begun()?;
         let mut rest = self.group.as_mut_slice();
         while let Some((first, others)) = rest.split_first_mut() {
             let same = others
@@ -230,19 +267,18 @@ impl Attempt {
     }
 
     async fn commit(&mut self) -> Result<(), Failed> {
-        let connection = match self.link.ready().await {
-            Ok(connection) => connection,
-            Err(error) => return Err(Failed::Broken(error)),
-        };
+        let connection = self.link.begun().map_err(Failed::Broken)?;
         let Err(error) = sqlx::query("COMMIT").execute(connection).await else {
             return Ok(());
         };
         match code::classify(&error) {
             // Known not to have happened: a rollback journal whose readers stayed, a deferred
             // constraint, a log or journal that found no space, our own check of the file.
-            Failure::Busy | Failure::Constraint | Failure::Full | Failure::Moved => {
-                Err(self.give_up(error).await)
-            }
+            Failure::Busy
+            | Failure::Constraint
+            | Failure::Full
+            | Failure::Moved
+            | Failure::TurnedDown => Err(self.give_up(error).await),
             _ => {
                 self.link.discard().await;
                 Err(Failed::Unknown(error))
@@ -261,7 +297,7 @@ impl Attempt {
                 self.roll_back().await;
                 Failed::Guilty(error)
             }
-            Failure::Moved => {
+            Failure::Moved | Failure::TurnedDown => {
                 self.link.discard().await;
                 Failed::Replaced
             }
@@ -284,7 +320,7 @@ impl Attempt {
 }
 
 /// Ends when the store may not begin another transaction.
-async fn stopped(phase: &mut watch::Receiver<Phase>) {
+pub(super) async fn stopped(phase: &mut watch::Receiver<Phase>) {
     loop {
         let until = match *phase.borrow_and_update() {
             Phase::Closing { until } => until,
@@ -303,5 +339,48 @@ async fn stopped(phase: &mut watch::Receiver<Phase>) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::db::presence::Presence;
+    use crate::db::status::Status;
+    use crate::options::StoreOptions;
+
+    #[tokio::test]
+    async fn a_lock_held_elsewhere_does_not_cost_the_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.db");
+        let options = StoreOptions::new().busy_timeout(Duration::ZERO).unwrap();
+        let store = options.clone().open(&path).await.unwrap();
+        let environment = store.environment();
+        let target = Arc::new(Target {
+            status: Arc::new(Status::new(Presence::of(&environment.path), true)),
+            path: environment.path,
+            options,
+            journal: environment.journal_mode,
+            page_size: environment.page_size,
+            claims: Arc::default(),
+        });
+        let connection = target.connect().await.unwrap();
+        let (_open, phase) = watch::channel(Phase::Open);
+        let mut attempt = Attempt {
+            link: Link::new(target, connection),
+            group: Vec::new(),
+            taken: true,
+            phase,
+        };
+        let rival = rusqlite::Connection::open(&path).unwrap();
+        rival.execute_batch("BEGIN IMMEDIATE").unwrap();
+
+        assert!(matches!(attempt.begin().await, Err(Failed::Busy(_))));
+        assert!(attempt.link.is_live());
+
+        rival.execute_batch("COMMIT").unwrap();
+        assert!(matches!(attempt.begin().await, Ok(())));
     }
 }

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio::task::{JoinError, spawn_blocking};
+
 use super::ticket::Claims;
+use crate::environment::JournalMode;
 use crate::error::{Error, Result};
 
 /// Device and inode: what `stat` says a path leads to.
@@ -35,32 +38,60 @@ impl Presence {
         }
     }
 
-    /// A check for one connection's commits, of the file and of who still wants what is written. It
-    /// runs on the connection's own thread, right before
-    /// the commit, so that it costs no hop and blocks no caller; `false` turns the commit down.
-    pub(crate) fn commit_check(
-        self: Arc<Self>,
+    /// A check for the commits of one connection, just opened: of the file, its log, and who still
+    /// wants what is written. It runs on the connection's own thread, right before the commit, so
+    /// that it costs no hop and blocks no caller; `false` turns the commit down.
+    pub(crate) async fn commit_check(
+        self: &Arc<Self>,
+        journal: JournalMode,
         claims: Arc<Claims>,
-    ) -> impl FnMut() -> bool + Send {
-        // The log exists from the connection's first transaction until its last connection closes.
-        let mut log: Option<Identity> = None;
+    ) -> impl FnMut() -> bool + Send + use<> {
+        let presence = Arc::clone(self);
+        // A connection keeps its log, and keeps others from removing it, from when it was opened.
+        let log = match journal {
+            JournalMode::Wal => self.ask(|presence| look(&presence.wal_path)).await.ok(),
+            JournalMode::Rollback => None,
+        };
+        let log = log.flatten().map(|(identity, _)| identity);
         move || {
-            let mut there = look(&self.path).map(|(identity, _)| identity) == self.identity;
-            match look(&self.wal_path) {
-                Some((identity, bytes)) => {
-                    self.wal_bytes.store(bytes, Ordering::Relaxed);
-                    there &= *log.get_or_insert(identity) == identity;
-                }
-                None => there &= log.is_none(),
+            let mut there = presence.is_there_now();
+            if journal == JournalMode::Wal {
+                let now = look(&presence.wal_path);
+                let bytes = now.map_or(0, |(_, bytes)| bytes);
+                presence.wal_bytes.store(bytes, Ordering::Relaxed);
+                there &= now.is_some() && now.map(|(identity, _)| identity) == log;
             }
             if !there {
-                self.replaced.store(true, Ordering::Release);
+                presence.mark_replaced();
             }
             there && claims.take()
         }
     }
 
-    /// Notes that SQLite itself saw the file moved.
+    /// Whether the file is still at its path; if it is not, that is the end of the store.
+    pub(crate) async fn is_there(self: &Arc<Self>) -> bool {
+        // Nobody answers when the runtime ends, and then nobody waits for the answer either.
+        let there = self.ask(Self::is_there_now).await.unwrap_or(true);
+        if !there {
+            self.mark_replaced();
+        }
+        there
+    }
+
+    /// Looks on a thread that may wait for the file system.
+    async fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        question: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> std::result::Result<T, JoinError> {
+        let presence = Arc::clone(self);
+        spawn_blocking(move || question(&presence)).await
+    }
+
+    fn is_there_now(&self) -> bool {
+        look(&self.path).map(|(identity, _)| identity) == self.identity
+    }
+
+    /// Notes that the file is gone.
     pub(crate) fn mark_replaced(&self) {
         self.replaced.store(true, Ordering::Release);
     }

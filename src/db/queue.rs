@@ -112,6 +112,8 @@ pub(crate) trait Job: Send {
     /// Takes the outcomes of a script.
     fn take_outcomes(&mut self, rest: &mut [Box<dyn Job>], done: &[SqliteQueryResult]);
     fn ticket(&self) -> &Arc<Ticket>;
+    /// Whether the transaction did what it was asked.
+    fn is_done(&self) -> bool;
     /// Answers with the outcome: the transaction is committed.
     fn finish(self: Box<Self>);
     /// Answers that the transaction failed.
@@ -188,6 +190,10 @@ impl<O: Operation> Job for Pending<O> {
 
     fn ticket(&self) -> &Arc<Ticket> {
         &self.ticket
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.outcome, Some(Ok(_)))
     }
 
     fn finish(self: Box<Self>) {

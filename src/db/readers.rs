@@ -60,6 +60,13 @@ impl std::fmt::Debug for Readers {
     }
 }
 
+/// No read runs as long as this lives.
+pub(crate) struct Held<'a>(
+    /// `None` where reads were closed before.
+    #[expect(dead_code, reason = "reads go on when it is dropped")]
+    Option<SemaphorePermit<'a>>,
+);
+
 struct Reader {
     connection: SqliteConnection,
     brake: Arc<Brake>,
@@ -177,14 +184,20 @@ impl Readers {
                 settled: true,
             })
         };
-        connect.await.map_err(code::to_error)
+        let opened = connect.await;
+        // It was opened by its path, which may lead to another file by now.
+        if !self.status.presence.is_there().await {
+            return Err(self.status.presence.error());
+        }
+        opened.map_err(code::to_error)
     }
 
-    /// Holds back new reads and waits for the running ones, until `deadline`. Reads go on when the
-    /// permit is dropped.
-    pub(crate) async fn hold(&self, deadline: Instant) -> Option<SemaphorePermit<'_>> {
+    /// Holds back new reads and waits for the running ones; `None` if they do not end by
+    /// `deadline`. Reads go on when the value is dropped.
+    pub(crate) async fn hold(&self, deadline: Instant) -> Option<Held<'_>> {
         let all = self.permits.acquire_many(self.total);
-        tokio::time::timeout_at(deadline, all).await.ok()?.ok()
+        let held = tokio::time::timeout_at(deadline, all).await.ok()?;
+        Some(Held(held.ok()))
     }
 
     /// Refuses new reads, waits for the running ones until `deadline`, closes all connections.
@@ -276,6 +289,11 @@ impl ReadGuard<'_> {
         self.readers.status.has_message_index()
     }
 
+    #[cfg(test)]
+    pub(crate) fn connection(&mut self) -> Option<&mut SqliteConnection> {
+        self.reader.as_mut().map(|reader| &mut reader.connection)
+    }
+
     /// Hands each row of a statement to `take`.
     pub(crate) async fn each<'q>(
         &mut self,
@@ -309,6 +327,12 @@ impl ReadGuard<'_> {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Failure::Interrupted => return Err(Error::ReadTimeout { waited: self.wait }),
+                Failure::Busy => {
+                    return Err(Error::Busy {
+                        attempts: attempt,
+                        source: error.into(),
+                    });
+                }
                 failure => {
                     if failure == Failure::TooBig {
                         return Err(code::to_error_from(failure, error.into()));

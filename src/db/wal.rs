@@ -23,7 +23,7 @@ pub(crate) struct Log {
     commits: u32,
     /// Bytes written since the last checkpoint, as far as the writes themselves tell.
     written: u64,
-    /// Length of the log file at the last checkpoint.
+    /// Length of the log file at the last checkpoint, or since, if it was cut.
     file_bytes: u64,
     /// Length of the log when a restart was last turned down.
     refused_at: Option<u64>,
@@ -62,8 +62,11 @@ impl Log {
         self.dirty
     }
 
-    fn is_due(&self, options: &StoreOptions, status: &Status) -> bool {
-        let grown = status.presence.wal_bytes().saturating_sub(self.file_bytes);
+    fn is_due(&mut self, options: &StoreOptions, status: &Status) -> bool {
+        let bytes = status.presence.wal_bytes();
+        // The file is cut when the log begins anew.
+        self.file_bytes = self.file_bytes.min(bytes);
+        let grown = bytes - self.file_bytes;
         self.commits >= options.checkpoint_commits
             || self.written.max(grown) >= options.checkpoint_bytes
     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::code::{self, Failure};
 use super::connect;
-use super::group::{Attempt, Failed, Link};
+use super::group::{Attempt, Failed, Link, stopped};
 use super::queue::{Job, Operation, Pending};
 use super::readers::Readers;
 use super::status::Status;
@@ -53,7 +53,11 @@ impl Target {
     pub(crate) async fn connect(&self) -> sqlx::Result<SqliteConnection> {
         let mut connection = connect::writer(&self.path, &self.options, self.journal).await?;
         let claims = Arc::clone(&self.claims);
-        let check = Arc::clone(&self.status.presence).commit_check(claims);
+        let check = self
+            .status
+            .presence
+            .commit_check(self.journal, claims)
+            .await;
         connection.lock_handle().await?.set_commit_hook(check);
         Ok(connection)
     }
@@ -76,6 +80,24 @@ pub(crate) struct Writer {
 struct Counts {
     committed: AtomicU64,
     refused: AtomicU64,
+    /// Callers that wait to enter the queue, or were still waiting when it was closed.
+    entering: AtomicU64,
+}
+
+/// Counts a caller that waits to enter the queue.
+struct Entering<'a>(&'a AtomicU64);
+
+impl<'a> Entering<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// What became of the writes that waited when the store was shut down.
@@ -185,15 +207,17 @@ impl Writer {
         deadline: Instant,
         reply: oneshot::Sender<Result<O::Output>>,
     ) -> Result<()> {
+        let entering = Entering::new(&self.counts.entering);
         // A write larger than the whole queue may enter when it is alone.
         let bytes = u32::try_from(operation.bytes())
             .unwrap_or(u32::MAX)
             .min(self.room_total);
         let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
-        let Ok(room) = room else {
+        let (Ok(room), Ok(slot)) = (room, self.jobs.reserve().await) else {
+            // Counted for good.
+            std::mem::forget(entering);
             return Err(self.ended());
         };
-        let slot = self.jobs.reserve().await.map_err(|_| self.ended())?;
         let queued = Instant::now();
         let outcome = None;
         slot.send(Box::new(Pending {
@@ -290,7 +314,8 @@ impl Task {
         }
         let mut watching = true;
         loop {
-            let idle = self.log.as_ref().is_some_and(Log::is_dirty);
+            let live = self.link.as_ref().is_some_and(Link::is_live);
+            let idle = live && self.log.as_ref().is_some_and(Log::is_dirty);
             tokio::select! {
                 biased;
                 job = self.queue.recv() => return job,
@@ -313,8 +338,12 @@ impl Task {
     }
 
     fn refuse(&self, job: Box<dyn Job>) {
-        self.counts.refused.fetch_add(1, Ordering::AcqRel);
-        job.fail(Error::Closed);
+        if job.is_wanted() {
+            self.counts.refused.fetch_add(1, Ordering::AcqRel);
+            job.fail(Error::Closed);
+        } else {
+            job.expire();
+        }
     }
 
     /// `first` and what waits behind it, within the limits of a group.
@@ -340,7 +369,7 @@ impl Task {
 
     /// Writes a group, and answers each of its callers.
     async fn write(&mut self, group: Vec<Box<dyn Job>>) {
-        let (group, result) = self.transact(group, false).await;
+        let (group, taken, result) = self.transact(group, false).await;
         match result {
             Err(GaveUp { last, .. }) if group.len() > 1 && may_be_one_writes_fault(&last) => {
                 tracing::debug!(
@@ -349,7 +378,7 @@ impl Task {
                     "a group failed; writing one by one"
                 );
                 for job in group {
-                    let (job, result) = self.transact(vec![job], true).await;
+                    let (job, _, result) = self.transact(vec![job], taken).await;
                     self.answer(job, result);
                 }
             }
@@ -357,14 +386,15 @@ impl Task {
         }
     }
 
-    /// Runs one transaction, again while the database is locked elsewhere.
+    /// Runs one transaction, again while the database is locked elsewhere. `taken` says, and comes
+    /// back saying, whether the callers wait for the outcome however long it takes.
     async fn transact(
         &mut self,
         group: Vec<Box<dyn Job>>,
         taken: bool,
-    ) -> (Vec<Box<dyn Job>>, Result<(), GaveUp<Failed>>) {
+    ) -> (Vec<Box<dyn Job>>, bool, Result<(), GaveUp<Failed>>) {
         let Some(link) = self.link.take() else {
-            return (group, Ok(()));
+            return (group, taken, Ok(()));
         };
         let deadline = group
             .iter()
@@ -380,9 +410,20 @@ impl Task {
             phase: self.phase.clone(),
         };
         let busy = |failed: &Failed| matches!(failed, Failed::Busy(_));
-        let (attempt, result) = retry::retry(attempt, waits, deadline, busy, Attempt::run).await;
+        let phase = &self.phase;
+        let pause = |wait| {
+            let mut phase = phase.clone();
+            async move {
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = stopped(&mut phase) => {}
+                }
+            }
+        };
+        let (attempt, result) =
+            retry::retry_pausing(attempt, waits, deadline, busy, pause, Attempt::run).await;
         self.link = Some(attempt.link);
-        (attempt.group, result)
+        (attempt.group, attempt.taken, result)
     }
 
     fn answer(&mut self, group: Vec<Box<dyn Job>>, result: Result<(), GaveUp<Failed>>) {
@@ -391,9 +432,10 @@ impl Task {
             if let Some(log) = &mut self.log {
                 log.committed(u64::try_from(bytes).unwrap_or(u64::MAX));
             }
+            let stored = group.iter().filter(|job| job.is_done()).count();
             self.counts
                 .committed
-                .fetch_add(u64::try_from(group.len()).unwrap_or(0), Ordering::AcqRel);
+                .fetch_add(u64::try_from(stored).unwrap_or(0), Ordering::AcqRel);
             for job in group {
                 job.finish();
             }
@@ -431,46 +473,42 @@ impl Task {
     }
 
     async fn keep_log_short(&mut self) {
-        let (Some(log), Some(link)) = (&mut self.log, &mut self.link) else {
+        // None is opened only to tidy up.
+        let live = self.link.as_mut().and_then(Link::live);
+        let (Some(log), Some(connection)) = (&mut self.log, live) else {
             return;
         };
         let Target {
             options, status, ..
         } = &*self.target;
-        if let Ok(connection) = link.ready().await {
-            log.keep_short(connection, options, status, &self.readers)
-                .await;
-        }
+        log.keep_short(connection, options, status, &self.readers)
+            .await;
     }
 
     async fn truncate_log(&mut self) {
-        let (Some(log), Some(link)) = (&mut self.log, &mut self.link) else {
+        let live = self.link.as_mut().and_then(Link::live);
+        let (Some(log), Some(connection)) = (&mut self.log, live) else {
             return;
         };
         let Target {
             options, status, ..
         } = &*self.target;
-        if let Ok(connection) = link.ready().await {
-            log.truncate(connection, options, status, &self.readers)
-                .await;
-        }
+        log.truncate(connection, options, status, &self.readers)
+            .await;
     }
 
     /// Old files get the index that spares reads the sorting after they are open: it looks at
     /// every message, so that opening would take long.
     async fn build_message_index(&mut self) {
         let status = &self.target.status;
-        let Some(link) = self.link.as_mut().filter(|_| !status.has_message_index()) else {
+        let live = self.link.as_mut().and_then(Link::live);
+        let Some(connection) = live.filter(|_| !status.has_message_index()) else {
             return;
         };
-        let built = async {
-            let connection = link.ready().await?;
-            sqlx::query(
-                "CREATE INDEX IF NOT EXISTS idx_messages_session_id ON messages(session_id)",
-            )
-            .execute(connection)
-            .await
-        };
+        let built = sqlx::query(
+            "CREATE INDEX IF NOT EXISTS idx_messages_session_id ON messages(session_id)",
+        )
+        .execute(connection);
         match built.await {
             Ok(_) => {
                 tracing::info!("built the index of messages by session");
@@ -486,6 +524,9 @@ impl Task {
             Phase::Closing { until } => until,
             Phase::Open => None,
         };
+        // The queue is closed: nobody enters any more.
+        let entering = self.counts.entering.load(Ordering::Acquire);
+        self.counts.refused.fetch_add(entering, Ordering::AcqRel);
         self.readers.close(until).await;
         if !self.is_stopped() {
             self.truncate_log().await;

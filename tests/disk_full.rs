@@ -1,0 +1,234 @@
+//! What a disk does to writes that runs out of space or fails.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::future_not_send,
+    reason = "a rusqlite connection may not be shared"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test crate"
+)]
+
+#[path = "support/faults.rs"]
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use futures_util::future::{BoxFuture, FutureExt as _, join_all};
+use futures_util::poll;
+use hermes_state::{Appended, Error, NewSession, Result, SessionId, SessionStore, Turn};
+use support::{File, assert_sound, child, child_argument, contents, rival, text};
+
+/// Appends to different sessions that wait together; a session is created between them.
+async fn group(store: &SessionStore, contents: &[String], keys: bool) -> Vec<Result<Appended>> {
+    let mut writes: Vec<BoxFuture<'_, Result<Appended>>> = Vec::new();
+    for content in contents {
+        let mut turn = Turn::new([text(content.as_str())]);
+        if keys {
+            turn = turn.key(content.get(..1).unwrap());
+        }
+        let session = SessionId::new("s").unwrap();
+        writes.push(async move { store.append_turn(&session, turn).await }.boxed());
+    }
+    let mut create = store.create_session(NewSession::new("late")).boxed();
+    for write in &mut writes {
+        assert!(poll!(write).is_pending());
+    }
+    assert!(poll!(&mut create).is_pending());
+    let results = join_all(writes).await;
+    let created = create.await;
+    match &results[0] {
+        Ok(_) => drop(created.unwrap()),
+        Err(Error::DiskFull { .. }) => {
+            assert!(
+                matches!(created, Err(Error::DiskFull { .. })),
+                "{created:?}"
+            );
+        }
+        Err(other) => panic!("{other:?}"),
+    }
+    results
+}
+
+fn assert_full(results: Vec<Result<Appended>>) {
+    for result in results {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::DiskFull { .. }), "{error:?}");
+        assert!(!error.is_retryable());
+    }
+}
+
+fn sessions(path: &Path) -> i64 {
+    support::cell(&rival(path), "SELECT COUNT(*) FROM sessions")
+}
+
+/// The same answer as from a full disk, on any disk: there are no ids left.
+#[tokio::test]
+async fn nothing_of_a_group_stays_that_met_a_full_disk() {
+    for keys in [false, true] {
+        let file = File::new();
+        let (store, _) = file.open().await;
+        let words = ["a", "b", "c"].map(str::to_owned);
+        group(&store, &words, keys).await;
+        let other = file.rival();
+        let last = "UPDATE sqlite_sequence SET seq = 9223372036854775807 WHERE name = 'messages'";
+        other.execute_batch(last).unwrap();
+
+        let words = ["d", "e", "f"].map(str::to_owned);
+        assert_full(group(&store, &words, keys).await);
+        assert_eq!(file.contents(), ["a", "b", "c"]);
+        assert_eq!(sessions(&file.path), 2);
+
+        other
+            .execute_batch("UPDATE sqlite_sequence SET seq = 100 WHERE name = 'messages'")
+            .unwrap();
+        let again = group(&store, &words, keys).await;
+        assert_eq!(again[0].as_ref().unwrap().ids[0].get(), 101);
+        assert!(!again[0].as_ref().unwrap().repeated);
+        assert_eq!(file.contents(), ["a", "b", "c", "d", "e", "f"]);
+        assert_sound(&file.path);
+    }
+}
+
+/// Runs a child in which `folder` is a file system of 3 MiB.
+#[test]
+fn a_full_file_system_fails_the_group_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = child("runs_out_of_space", folder.path());
+    let mount = r#"mount -t tmpfs -o size=3m tmpfs "$1" && shift && exec "$@""#;
+    let mut may_mount = Command::new("unshare");
+    may_mount.args(["-r", "-m", "sh", "-c", mount, "sh"]);
+    may_mount.arg(folder.path()).arg("true");
+    if !may_mount
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        // Where nobody may mount, the test above has to do.
+        return;
+    }
+    let mut outer = Command::new("unshare");
+    outer.args(["-r", "-m", "sh", "-c", mount, "sh"]);
+    outer
+        .arg(folder.path())
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    outer.envs(
+        inner
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let status = outer.status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test]
+async fn runs_out_of_space() {
+    let Some(folder) = child_argument() else {
+        return;
+    };
+    let path = folder.join("state.db");
+    for keys in [false, true] {
+        let store = SessionStore::open(&path).await.unwrap();
+        let session = SessionId::new("s").unwrap();
+        store
+            .create_session(NewSession::new("test").id(session.clone()))
+            .await
+            .unwrap();
+        store
+            .append_message(&session, text("before"))
+            .await
+            .unwrap();
+        let (before, sessions_before) = (contents(&rival(&path)), sessions(&path));
+
+        let filler = folder.join("filler");
+        let full = std::fs::write(&filler, vec![1; 4 << 20]).unwrap_err();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        let kept = std::fs::metadata(&filler).unwrap().len() - (100 << 10);
+        std::fs::File::options()
+            .write(true)
+            .open(&filler)
+            .unwrap()
+            .set_len(kept)
+            .unwrap();
+
+        // There is room for some of them.
+        let words: Vec<_> = ["a", "b", "c", "d"].map(|word| word.repeat(60_000)).into();
+        assert_full(group(&store, &words, keys).await);
+        assert_eq!(contents(&rival(&path)), before);
+        assert_eq!(sessions(&path), sessions_before);
+
+        std::fs::remove_file(&filler).unwrap();
+        for result in group(&store, &words, keys).await {
+            assert!(!result.unwrap().repeated);
+        }
+        store.append_message(&session, text("after")).await.unwrap();
+        assert_eq!(contents(&rival(&path)).len(), before.len() + 5);
+        store.clear_messages(&session).await.unwrap();
+        store.close().await.unwrap();
+        assert_sound(&path);
+    }
+}
+
+/// Runs a child that may not write files beyond a length: writing fails, but not for lack of space.
+#[test]
+fn a_commit_that_failed_half_way_is_reported_and_not_repeated() {
+    let file = File::new();
+    let inner = child("meets_a_failing_disk", &file.path);
+    let mut outer = Command::new("sh");
+    let limit = r#"trap "" XFSZ; ulimit -S -f 2048; exec "$@""#;
+    outer.args(["-c", limit, "sh"]);
+    outer.arg(inner.get_program()).args(inner.get_args());
+    outer.envs(
+        inner
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let status = outer.status().unwrap();
+    assert!(status.success(), "{status}");
+    assert_sound(&file.path);
+}
+
+#[tokio::test]
+async fn meets_a_failing_disk() {
+    let Some(path) = child_argument() else { return };
+    let store = SessionStore::open(&path).await.unwrap();
+    let session = store.create_session(NewSession::new("test")).await.unwrap();
+    store
+        .append_message(&session, text("before"))
+        .await
+        .unwrap();
+    let large = "x".repeat(1_500_000);
+    let turns = [
+        Turn::new([text(large.as_str())]),
+        Turn::new([text(large.as_str())]).key("k"),
+    ];
+    for turn in turns.clone() {
+        let unknown = store.append_turn(&session, turn).await.unwrap_err();
+        assert!(
+            matches!(unknown, Error::OutcomeUnknown { .. }),
+            "{unknown:?}"
+        );
+        assert!(!unknown.is_retryable());
+        assert_eq!(contents(&rival(&path)), ["before"]);
+    }
+
+    let mut lift = Command::new("prlimit");
+    lift.args([
+        "--fsize=unlimited",
+        "--pid",
+        &std::process::id().to_string(),
+    ]);
+    assert!(lift.status().unwrap().success());
+    let [_, turn] = turns;
+    let first = store.append_turn(&session, turn.clone()).await.unwrap();
+    let second = store.append_turn(&session, turn).await.unwrap();
+    assert_eq!((first.repeated, second.repeated), (false, true));
+    assert_eq!(first.ids, second.ids);
+    assert_eq!(contents(&rival(&path)), ["before".to_owned(), large]);
+    store.close().await.unwrap();
+}
