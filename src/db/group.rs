@@ -364,6 +364,7 @@ mod tests {
             options,
             journal: environment.journal_mode,
             page_size: environment.page_size,
+            session_key: true,
             claims: Arc::default(),
         });
         let connection = target.connect().await.unwrap();
