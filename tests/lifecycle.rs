@@ -11,33 +11,29 @@
     reason = "test crate"
 )]
 
+#[path = "support/queue.rs"]
+mod queue;
 #[path = "support/faults.rs"]
 mod support;
 
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _, join, join_all};
+use futures_util::future::{FutureExt as _, join, join_all};
 use futures_util::{StreamExt as _, poll};
 use hermes_state::{
-    Appended, Error, MessageRange, NewSession, Result, RetryPolicy, Scope, SessionId, SessionStore,
+    Error, MessageRange, NewSession, Result, RetryPolicy, Scope, SessionId, SessionStore,
     StoreOptions,
 };
+use queue::{Append, append, queue};
 use support::{File, PATIENCE, assert_sound, child, child_argument, text, until};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout};
 
-type Append = BoxFuture<'static, Result<Appended>>;
-
 /// Appends that are in the queue, in their order: the writer has not run yet.
 async fn queued(store: &SessionStore, session: &SessionId, count: usize) -> Vec<Append> {
-    let mut writes = Vec::new();
-    for n in 0..count {
-        let (store, session) = (store.clone(), session.clone());
-        let message = text(n.to_string());
-        let mut write = async move { store.append_message(&session, message).await }.boxed();
-        assert!(poll!(&mut write).is_pending());
-        writes.push(write);
-    }
+    let message = |n: usize| append(store, session, text(n.to_string()));
+    let mut writes: Vec<_> = (0..count).map(message).collect();
+    queue(&mut writes).await;
     writes
 }
 
@@ -331,21 +327,17 @@ fn forks() {
         let session = store.create_session(NewSession::new("test")).await.unwrap();
         match fork::fork().unwrap() {
             fork::Fork::Child => {
-                let refused = [
-                    store
-                        .append_message(&session, text("x"))
-                        .now_or_never()
-                        .unwrap()
-                        .map(drop),
-                    store.session(&session).now_or_never().unwrap().map(drop),
-                    store.close().now_or_never().unwrap(),
-                ];
-                let forked = |result: &Result<()>| matches!(result, Err(Error::Forked));
+                let append = store.append_message(&session, text("x")).now_or_never();
+                let read = store.session(&session).now_or_never();
+                let close = store.close().now_or_never();
+                let forked = matches!(append, Some(Err(Error::Forked)))
+                    && matches!(read, Some(Err(Error::Forked)))
+                    && matches!(close, Some(Err(Error::Forked)));
                 #[expect(
                     clippy::exit,
                     reason = "destructors would wait for the parent's threads"
                 )]
-                std::process::exit(if refused.iter().all(forked) { 42 } else { 1 });
+                std::process::exit(if forked { 42 } else { 1 });
             }
             fork::Fork::Parent(child) => {
                 let status = fork::waitpid(child).unwrap();

@@ -23,11 +23,14 @@ pub(crate) fn append_turn(store: &SessionStore, session: &SessionId, turn: Turn)
 }
 
 /// Puts writes into the queue in their order. The writer does not run before the test awaits: both
-/// are on one thread.
+/// are on one thread. Unconstrained, or tokio would hold some of them back.
 pub(crate) async fn queue(writes: &mut [Append]) {
-    for write in writes {
-        assert!(poll!(write).is_pending());
-    }
+    let polls = async {
+        for write in writes {
+            assert!(poll!(write).is_pending());
+        }
+    };
+    tokio::task::unconstrained(polls).await;
 }
 
 /// Ids of appends that all stored one message.
