@@ -168,7 +168,7 @@ mod tests {
             (531, Failure::TurnedDown),  // SQLITE_CONSTRAINT_COMMITHOOK
             (26, Failure::NotADatabase), // SQLITE_NOTADB
             (7, Failure::Other),         // SQLITE_NOMEM
-            (18, Failure::Other),        // SQLITE_TOOBIG
+            (18, Failure::TooBig),       // SQLITE_TOOBIG
         ] {
             let error = sqlx::Error::Database(Box::new(Code(code)));
             assert_eq!(classify(&error), failure, "{code}");
