@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::error::{Error, Result};
+use crate::error::{BoxError, Error, Result};
 
 /// A JSON text, kept verbatim: key order, number text and escapes survive storage.
 ///
@@ -40,9 +40,7 @@ impl Json {
         } else {
             trimmed.to_owned()
         };
-        RawValue::from_string(text).map_err(|source| Error::InvalidJson {
-            source: source.into(),
-        })
+        RawValue::from_string(text).map_err(invalid)
     }
 
     /// Serialises a value.
@@ -52,12 +50,9 @@ impl Json {
     /// [`Error::InvalidJson`] if the value has no JSON form, such as a map with keys that are not
     /// strings.
     pub fn from_value<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        match serde_json::value::to_raw_value(value) {
-            Ok(raw) => Ok(Self(raw)),
-            Err(source) => Err(Error::InvalidJson {
-                source: source.into(),
-            }),
-        }
+        serde_json::value::to_raw_value(value)
+            .map(Self)
+            .map_err(invalid)
     }
 
     /// Reads the text into a type of the caller's.
@@ -66,9 +61,7 @@ impl Json {
     ///
     /// [`Error::InvalidJson`] if the text does not fit the type.
     pub fn to<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_str(self.as_str()).map_err(|source| Error::InvalidJson {
-            source: source.into(),
-        })
+        serde_json::from_str(self.as_str()).map_err(invalid)
     }
 
     /// The empty array, which stands in for tool calls that can't be read.
@@ -107,6 +100,24 @@ impl Json {
         let elements: Vec<serde::de::IgnoredAny> = serde_json::from_str(self.as_str()).ok()?;
         Some(elements.len())
     }
+}
+
+/// JSON that is not what a type wants. Serde's own words for it quote the value.
+#[derive(Debug, thiserror::Error)]
+#[error("data that does not fit the type at line {line} column {column}")]
+struct Misfit {
+    line: usize,
+    column: usize,
+}
+
+fn invalid(error: serde_json::Error) -> Error {
+    let source: BoxError = if error.is_data() {
+        let (line, column) = (error.line(), error.column());
+        Misfit { line, column }.into()
+    } else {
+        error.into()
+    };
+    Error::InvalidJson { source }
 }
 
 impl PartialEq for Json {

@@ -129,6 +129,7 @@ impl SessionStore {
                     options: options.clone(),
                     journal: opened.environment.journal_mode,
                     page_size: opened.environment.page_size,
+                    session_key: opened.session_key,
                     status: Arc::clone(&status),
                     claims: Arc::default(),
                 };

@@ -1,5 +1,8 @@
 //! Cells of rows that any program may have written: reading them never fails.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
@@ -11,6 +14,8 @@ pub(crate) struct Cells<'a> {
     pub(crate) session: &'a str,
     /// `None` for a row of `sessions`.
     pub(crate) message: Option<i64>,
+    /// Set in place of a warning, if the row will be read once more.
+    pub(crate) damaged: Option<&'a AtomicBool>,
 }
 
 /// Where cells come from.
@@ -34,12 +39,11 @@ impl<'a> Cells<'a> {
     /// Text, lossily where it is not UTF-8. Numbers and blobs that another program put into a text
     /// column are read as text.
     pub(crate) fn text(&self, index: usize, column: &'static str) -> Option<String> {
-        let bytes = self.bytes(index)?;
-        if let Ok(text) = std::str::from_utf8(bytes) {
-            return Some(text.to_owned());
+        let text = String::from_utf8_lossy(self.bytes(index)?);
+        if matches!(text, Cow::Owned(_)) {
+            self.warn(column, "invalid UTF-8, read lossily");
         }
-        self.warn(column, "invalid UTF-8, read lossily");
-        Some(String::from_utf8_lossy(bytes).into_owned())
+        Some(text.into_owned())
     }
 
     /// Text where NULL counts as empty.
@@ -49,22 +53,35 @@ impl<'a> Cells<'a> {
 
     /// JSON; what is none is `None`.
     pub(crate) fn json(&self, index: usize, column: &'static str) -> Option<Json> {
-        let text = self.text(index, column).filter(|text| !text.is_empty())?;
-        let json = Json::parse(text);
-        if json.is_err() {
-            self.warn(column, "broken JSON, ignored");
-        }
-        json.ok()
+        self.parsed(index, column, "broken JSON, ignored")?
     }
 
     /// A JSON list; what is none is an empty one.
     pub(crate) fn json_list(&self, index: usize, column: &'static str) -> Option<Json> {
-        let text = self.text(index, column).filter(|text| !text.is_empty())?;
+        let json = self.parsed(index, column, "broken JSON, read as an empty list")?;
+        Some(json.unwrap_or_else(Json::empty_array))
+    }
+
+    /// `None` for an empty cell, `Some(None)` for one that holds no JSON.
+    #[allow(clippy::option_option, reason = "the two are treated differently")]
+    fn parsed(
+        &self,
+        index: usize,
+        column: &'static str,
+        what: &'static str,
+    ) -> Option<Option<Json>> {
+        let text = String::from_utf8_lossy(self.bytes(index)?);
+        if text.is_empty() {
+            return None;
+        }
+        let is_lossy = matches!(text, Cow::Owned(_));
         let json = Json::parse(text);
         if json.is_err() {
-            self.warn(column, "broken JSON, read as an empty list");
+            self.warn(column, what);
+        } else if is_lossy {
+            self.warn(column, "invalid UTF-8, read lossily");
         }
-        Some(json.unwrap_or_else(|_| Json::empty_array()))
+        Some(json.ok())
     }
 
     pub(crate) fn integer(&self, index: usize) -> Option<i64> {
@@ -83,9 +100,13 @@ impl<'a> Cells<'a> {
     }
 
     fn warn(&self, column: &'static str, what: &'static str) {
+        if let Some(damaged) = self.damaged {
+            damaged.store(true, Ordering::Relaxed);
+            return;
+        }
         tracing::warn!(
             session = self.session,
-            message = self.message,
+            message_id = self.message,
             column,
             "{what}"
         );

@@ -36,6 +36,22 @@ pub(crate) enum Failure {
 const SQLITE_READONLY_DBMOVED: i32 = 1032;
 const SQLITE_CONSTRAINT_COMMITHOOK: i32 = 531;
 
+const SQLITE_CONSTRAINT_TRIGGER: i32 = 1811;
+
+/// What stands for the words of a trigger.
+#[derive(Debug, thiserror::Error)]
+#[error("a trigger refused the write (code {SQLITE_CONSTRAINT_TRIGGER})")]
+struct TriggerRefused;
+
+/// The cause, as it may be told. A trigger that refuses a row may quote it: its words are dropped.
+pub(crate) fn cause(error: sqlx::Error) -> BoxError {
+    if extended(&error) == Some(SQLITE_CONSTRAINT_TRIGGER) {
+        TriggerRefused.into()
+    } else {
+        error.into()
+    }
+}
+
 /// The extended result code, if the failure came from SQLite.
 pub(crate) fn extended(error: &sqlx::Error) -> Option<i32> {
     match error {
@@ -78,7 +94,7 @@ pub(crate) fn is_too_big(error: &Error) -> bool {
 
 /// The error for a statement that failed before its transaction's commit.
 pub(crate) fn to_error(error: sqlx::Error) -> Error {
-    to_error_from(classify(&error), error.into())
+    to_error_from(classify(&error), cause(error))
 }
 
 /// [`to_error`] for a cause that several callers share.

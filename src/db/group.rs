@@ -31,6 +31,19 @@ pub(crate) enum Failed {
     Stopped,
 }
 
+impl Failed {
+    /// SQLite's code. Its words may quote the rows.
+    pub(crate) fn code(&self) -> Option<i32> {
+        match self {
+            Self::Busy(error)
+            | Self::Guilty(error)
+            | Self::Broken(error)
+            | Self::Unknown(error) => code::extended(error),
+            Self::Replaced | Self::Stopped => None,
+        }
+    }
+}
+
 /// The writer's connection, opened again after it had to be dropped.
 pub(crate) struct Link {
     target: Arc<Target>,
@@ -140,7 +153,9 @@ impl Attempt {
     /// written, and the statements must tell which write is to blame, or has no caller any more.
     async fn try_script(&mut self) -> Result<bool, Failed> {
         let script = match self.group.split_first() {
-            Some((first, rest)) if !self.taken => first.script_with(rest),
+            Some((first, rest)) if !self.taken && self.link.target.session_key => {
+                first.script_with(rest)
+            }
             _ => None,
         };
         let Some(Script { sql, arguments }) = script else {
@@ -349,6 +364,7 @@ mod tests {
             options,
             journal: environment.journal_mode,
             page_size: environment.page_size,
+            session_key: true,
             claims: Arc::default(),
         });
         let connection = target.connect().await.unwrap();

@@ -339,7 +339,7 @@ impl ReadGuard<'_> {
                     }
                     // What is wrong with the connection must not meet the next caller.
                     self.reader = None;
-                    return Err(code::to_error_from(failure, error.into()));
+                    return Err(code::to_error_from(failure, code::cause(error)));
                 }
             }
         }

@@ -42,6 +42,8 @@ pub(crate) struct Target {
     pub(crate) options: StoreOptions,
     pub(crate) journal: JournalMode,
     pub(crate) page_size: u32,
+    /// Whether SQLite itself refuses messages of unknown sessions.
+    pub(crate) session_key: bool,
     pub(crate) status: Arc<Status>,
     /// Of the transaction that is running.
     pub(crate) claims: Arc<Claims>,
@@ -323,7 +325,7 @@ impl Task {
             Err(GaveUp { last, .. }) if group.len() > 1 && may_be_one_writes_fault(&last) => {
                 tracing::debug!(
                     writes = group.len(),
-                    ?last,
+                    code = last.code(),
                     "a group failed; writing one by one"
                 );
                 for job in group {
@@ -500,7 +502,7 @@ fn may_be_one_writes_fault(failed: &Failed) -> bool {
 }
 
 fn fail_each(group: Vec<Box<dyn Job>>, error: sqlx::Error, to_error: impl Fn(BoxError) -> Error) {
-    let error = Arc::new(error);
+    let error: Arc<dyn std::error::Error + Send + Sync> = code::cause(error).into();
     for job in group {
         job.fail(to_error(Arc::clone(&error).into()));
     }

@@ -71,8 +71,9 @@ impl Serialize for Content {
     }
 }
 
-/// The text that stands for parts.
-fn project(parts: &Json) -> String {
+/// The text that stands for parts. Part of the file's format: parts whose text is another than the
+/// stored one count as outdated.
+pub(super) fn project(parts: &Json) -> String {
     let parts: Vec<&RawValue> = serde_json::from_str(parts.as_str()).unwrap_or_default();
     let texts: Vec<String> = parts.into_iter().map(project_part).collect();
     texts.join("\n")
@@ -92,26 +93,28 @@ fn project_part(part: &RawValue) -> String {
     if let Some(text) = string(Some(part)) {
         return text;
     }
-    let part: Part<'_> = serde_json::from_str(part.get()).unwrap_or_default();
-    if let Some(text) = string(part.text).or_else(|| string(part.content)) {
-        return text;
-    }
+    let part: Part<'_> = object(part).unwrap_or_default();
     let kind = string(part.kind).unwrap_or_default();
-    match kind.as_str() {
-        "image" | "image_url" | "input_image" => "[image]".to_owned(),
-        "audio" | "input_audio" | "audio_url" => "[audio]".to_owned(),
-        "video" | "video_url" | "input_video" => "[video]".to_owned(),
-        "file" | "input_file" | "document" => "[file]".to_owned(),
-        _ => {
-            let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-            let kind: String = kind.chars().filter(plain).take(MAX_KIND).collect();
-            if kind.is_empty() {
-                "[part]".to_owned()
-            } else {
-                format!("[{kind}]")
-            }
+    let text = match kind.as_str() {
+        // First of all, because their data may be anywhere.
+        "image" | "image_url" | "input_image" => return "[image]".to_owned(),
+        "audio" | "input_audio" | "audio_url" => return "[audio]".to_owned(),
+        "video" | "video_url" | "input_video" => return "[video]".to_owned(),
+        "file" | "input_file" | "document" => return "[file]".to_owned(),
+        "text" | "input_text" | "output_text" | "tool_result" => {
+            string(part.text).or_else(|| string(part.content))
         }
-    }
+        _ => string(part.text),
+    };
+    text.unwrap_or_else(|| {
+        let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        let kind: String = kind.chars().filter(plain).take(MAX_KIND).collect();
+        if kind.is_empty() {
+            "[part]".to_owned()
+        } else {
+            format!("[{kind}]")
+        }
+    })
 }
 
 /// The name of the first tool that a list of tool calls calls.
@@ -130,14 +133,22 @@ pub(super) fn first_tool_name(tool_calls: &Json) -> Option<String> {
     } else {
         serde_json::from_str(tool_calls.as_str()).ok()?
     };
-    let call: Call<'_> = serde_json::from_str(first.get()).ok()?;
-    let nested = call.function.and_then(|function| {
-        let function: Call<'_> = serde_json::from_str(function.get()).ok()?;
-        string(function.name)
-    });
+    let call: Call<'_> = object(first)?;
+    let nested = call
+        .function
+        .and_then(|function| string(object::<Call<'_>>(function)?.name));
     nested
         .or_else(|| string(call.name))
         .filter(|name| !name.is_empty())
+}
+
+/// Reads an object. A derived `Deserialize` alone would take an array for one.
+fn object<'a, T: Deserialize<'a>>(json: &'a RawValue) -> Option<T> {
+    let json = json.get();
+    if !json.starts_with('{') {
+        return None;
+    }
+    serde_json::from_str(json).ok()
 }
 
 /// The text of a JSON string; lone surrogates, which JSON allows and UTF-8 does not, become

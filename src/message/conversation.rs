@@ -56,7 +56,9 @@ impl fmt::Debug for ConversationMessage {
 }
 
 /// A message with everything that was stored for a replay. Made by [`Conversation::stored`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+///
+/// `Debug` shows no content.
+#[derive(Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct StoredMessage<'a> {
     /// Who speaks.
@@ -84,6 +86,15 @@ pub struct StoredMessage<'a> {
     /// Of the assistant: reasoning items of a Codex model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codex_reasoning_items: Option<&'a Json>,
+}
+
+impl fmt::Debug for StoredMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredMessage")
+            .field("role", &self.role)
+            .field("content", &self.content)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A message with only what the chat-completions schema allows. Made by [`Conversation::chat`].

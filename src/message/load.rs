@@ -4,6 +4,8 @@
 //! conversation comes as few rows, each with many messages: every cell as its length in bytes, a
 //! colon and its bytes; NULL without a length.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::conversation::{Conversation, ConversationMessage};
 use super::read::content;
 use super::role::Role;
@@ -85,17 +87,22 @@ pub(super) async fn conversation(
     session: &SessionId,
 ) -> Result<Conversation> {
     if !reader.has_message_index() {
-        let messages = plain(reader, PLAIN_SORTED, session, ALL).await?;
+        let messages = plain(reader, PLAIN_SORTED, session, ALL, None).await?;
         return Ok(Conversation { messages });
     }
-    let messages = plain(reader, PLAIN, session, SHORT + 1).await?;
+    // Warnings wait until it is clear that these messages are the ones to be returned.
+    let damaged = AtomicBool::new(false);
+    let mut messages = plain(reader, PLAIN, session, SHORT + 1, Some(&damaged)).await?;
     if messages.len() <= SHORT {
+        if damaged.load(Ordering::Relaxed) {
+            messages = plain(reader, PLAIN, session, ALL, None).await?;
+        }
         return Ok(Conversation { messages });
     }
     // Each statement sees one state of the file; what was read before is no part of it.
     let messages = match packed(reader, session).await? {
         Some(messages) => messages,
-        None => plain(reader, PLAIN, session, ALL).await?,
+        None => plain(reader, PLAIN, session, ALL, None).await?,
     };
     Ok(Conversation { messages })
 }
@@ -105,13 +112,14 @@ async fn plain(
     statement: &'static str,
     session: &SessionId,
     limit: usize,
+    damaged: Option<&AtomicBool>,
 ) -> Result<Vec<ConversationMessage>> {
     let mut messages = Vec::new();
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let query = || sqlx::query(statement).bind(session.as_str()).bind(limit);
     reader
         .each(query, |row| {
-            messages.push(message(Source::Row(row), session));
+            messages.push(message(Source::Row(row), session, damaged));
         })
         .await?;
     Ok(messages)
@@ -162,13 +170,14 @@ fn unpack(
             source: Source::Packed(&cells),
             session: session.as_str(),
             message: None,
+            damaged: None,
         };
         let id = cells.integer(0);
         if id.is_none() || id <= last {
             return None;
         }
         last = id;
-        messages.push(message(cells.source, session));
+        messages.push(message(cells.source, session, None));
     }
     Some(messages)
 }
@@ -184,11 +193,16 @@ fn unpack_cell(pack: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     Some((Some(rest.get(..length)?), rest.get(length..)?))
 }
 
-fn message(source: Source<'_>, session: &SessionId) -> ConversationMessage {
+fn message(
+    source: Source<'_>,
+    session: &SessionId,
+    damaged: Option<&AtomicBool>,
+) -> ConversationMessage {
     let mut cells = Cells {
         source,
         session: session.as_str(),
         message: None,
+        damaged,
     };
     cells.message = cells.integer(0);
     ConversationMessage {

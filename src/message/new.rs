@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::content::{Content, first_tool_name};
+use super::content::{Content, first_tool_name, project};
 use super::role::Role;
 use crate::error::{Error, Result};
 use crate::id::MessageId;
@@ -267,8 +267,7 @@ impl Row {
             None => (None, None),
             Some(Content::Text(text)) => (Some(text), None),
             Some(Content::Parts(parts)) if parts.is_array() => {
-                let text = Content::Parts(parts.clone()).text().into_owned();
-                (Some(text), Some(parts.as_str().to_owned()))
+                (Some(project(&parts)), Some(parts.as_str().to_owned()))
             }
             Some(Content::Parts(_)) => {
                 return Err(Error::invalid(

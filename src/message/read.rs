@@ -4,7 +4,7 @@ use std::fmt;
 
 use sqlx::sqlite::SqliteRow;
 
-use super::content::Content;
+use super::content::{Content, project};
 use super::role::Role;
 use crate::db::cell::{Cells, Source};
 use crate::db::readers::ReadGuard;
@@ -66,8 +66,8 @@ impl fmt::Debug for Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct MessageRange {
-    after: i64,
-    before: i64,
+    after: Option<i64>,
+    before: Option<i64>,
     limit: i64,
     from: End,
 }
@@ -88,8 +88,8 @@ impl MessageRange {
     /// The whole transcript.
     pub const fn all() -> Self {
         Self {
-            after: i64::MIN,
-            before: i64::MAX,
+            after: None,
+            before: None,
             limit: i64::MAX,
             from: End::First,
         }
@@ -115,19 +115,27 @@ impl MessageRange {
 
     /// Of these, only messages after `id`.
     pub const fn after(mut self, id: MessageId) -> Self {
-        self.after = id.get();
+        self.after = Some(id.get());
         self
     }
 
     /// Of these, only messages before `id`.
     pub const fn before(mut self, id: MessageId) -> Self {
-        self.before = id.get();
+        self.before = Some(id.get());
         self
     }
 
     /// Of these, only messages up to `id`.
-    pub(super) const fn until(self, id: MessageId) -> Self {
-        self.before(MessageId::new(id.get().saturating_add(1)))
+    pub(super) const fn until(mut self, id: MessageId) -> Self {
+        self.before = id.get().checked_add(1);
+        self
+    }
+
+    /// The smallest and the greatest id that belong to the range, if any can.
+    fn bounds(self) -> Option<(i64, i64)> {
+        let first = self.after.map_or(Some(i64::MIN), |id| id.checked_add(1))?;
+        let last = self.before.map_or(Some(i64::MAX), |id| id.checked_sub(1))?;
+        Some((first, last))
     }
 }
 
@@ -144,7 +152,7 @@ macro_rules! page {
              timestamp, token_count, finish_reason, reasoning, reasoning_details, \
              codex_reasoning_items, extra_json FROM messages ",
             $index,
-            " WHERE session_id = ?1 AND id > ?2 AND id < ?3 ORDER BY id ",
+            " WHERE session_id = ?1 AND id >= ?2 AND id <= ?3 ORDER BY id ",
             $order,
             " LIMIT ?4"
         )
@@ -156,12 +164,28 @@ const BACKWARDS: &str = page!("INDEXED BY idx_messages_session_id", "DESC");
 const FORWARDS_SORTED: &str = page!("INDEXED BY idx_messages_session", "ASC");
 const BACKWARDS_SORTED: &str = page!("INDEXED BY idx_messages_session", "DESC");
 
+macro_rules! last_id {
+    ($index:literal) => {
+        concat!(
+            "SELECT MAX(id) FROM messages ",
+            $index,
+            " WHERE session_id = ?1"
+        )
+    };
+}
+
+const LAST_ID: &str = last_id!("INDEXED BY idx_messages_session_id");
+const LAST_ID_SORTED: &str = last_id!("INDEXED BY idx_messages_session");
+
 /// Messages of a session, in the order of the transcript.
 pub(super) async fn page(
     reader: &mut ReadGuard<'_>,
     session: &SessionId,
     range: MessageRange,
 ) -> Result<Vec<Message>> {
+    let Some((first, last)) = range.bounds() else {
+        return Ok(Vec::new());
+    };
     let statement = match (range.from, reader.has_message_index()) {
         (End::First, true) => FORWARDS,
         (End::Last, true) => BACKWARDS,
@@ -172,8 +196,8 @@ pub(super) async fn page(
     let query = || {
         sqlx::query(statement)
             .bind(session.as_str())
-            .bind(range.after)
-            .bind(range.before)
+            .bind(first)
+            .bind(last)
             .bind(range.limit)
     };
     reader
@@ -190,8 +214,19 @@ pub(super) async fn last_id(
     reader: &mut ReadGuard<'_>,
     session: &SessionId,
 ) -> Result<Option<MessageId>> {
-    let last = page(reader, session, MessageRange::last(1)).await?;
-    Ok(last.first().map(|message| message.id))
+    let statement = if reader.has_message_index() {
+        LAST_ID
+    } else {
+        LAST_ID_SORTED
+    };
+    let mut last = None;
+    let query = || sqlx::query(statement).bind(session.as_str());
+    reader
+        .each(query, |row| {
+            last = sqlx::Row::try_get(row, 0).unwrap_or_default();
+        })
+        .await?;
+    Ok(last.map(MessageId::new))
 }
 
 fn message(row: &SqliteRow, session: &SessionId) -> Message {
@@ -199,6 +234,7 @@ fn message(row: &SqliteRow, session: &SessionId) -> Message {
         source: Source::Row(row),
         session: session.as_str(),
         message: None,
+        damaged: None,
     };
     let id = cells.integer(0).unwrap_or_default();
     cells.message = Some(id);
@@ -220,10 +256,14 @@ fn message(row: &SqliteRow, session: &SessionId) -> Message {
     }
 }
 
-/// The parts of a message, or its text if it has none.
+/// The parts of a message, or its text if it has none. The text alone counts where it is not that
+/// of the parts: a program that does not know them changed it, perhaps to take something back.
 pub(super) fn content(cells: &Cells<'_>, text: usize, parts: usize) -> Option<Content> {
+    let text = cells.text(text, "content");
     match cells.json(parts, "content_parts") {
-        Some(parts) => Some(Content::Parts(parts)),
-        None => cells.text(text, "content").map(Content::Text),
+        Some(parts) if text.as_deref() == Some(project(&parts).as_str()) => {
+            Some(Content::Parts(parts))
+        }
+        _ => text.map(Content::Text),
     }
 }

@@ -27,7 +27,8 @@ const PAGE: usize = 256;
 pub struct MessageStream {
     store: SessionStore,
     session: SessionId,
-    after: MessageId,
+    /// The message that was returned last.
+    after: Option<MessageId>,
     /// Greatest id to be returned; known after the first page.
     end: Option<MessageId>,
     page: VecDeque<Message>,
@@ -45,7 +46,7 @@ impl MessageStream {
         Self {
             store,
             session,
-            after: MessageId::new(i64::MIN),
+            after: None,
             end: None,
             page: VecDeque::new(),
             state: State::Idle,
@@ -66,7 +67,10 @@ impl MessageStream {
                 let Some(last) = end else {
                     return Ok((None, Vec::new()));
                 };
-                let range = MessageRange::first(PAGE).after(after).until(last);
+                let mut range = MessageRange::first(PAGE).until(last);
+                if let Some(after) = after {
+                    range = range.after(after);
+                }
                 Ok((end, read::page(&mut reader, &session, range).await?))
             })
             .await
@@ -80,7 +84,7 @@ impl Stream for MessageStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(message) = self.page.pop_front() {
-                self.after = message.id;
+                self.after = Some(message.id);
                 return Poll::Ready(Some(Ok(message)));
             }
             match &mut self.state {

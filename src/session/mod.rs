@@ -129,6 +129,7 @@ impl SessionStore {
     /// - [`Error::ParentNotFound`]: the parent does not exist.
     /// - [`Error::LineageCycle`]: the parent is the session itself or descends from it.
     /// - [`Error::InvalidInput`]: the source is empty.
+    /// - [`Error::MessageTooLarge`]: its texts are over the limit for messages.
     /// - [`Error::Overloaded`], [`Error::Busy`]: nothing was stored; try again later.
     /// - [`Error::OutcomeUnknown`]: call again.
     /// - [`Error::DiskFull`] and the other errors of the disk.
@@ -181,7 +182,8 @@ impl SessionStore {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidInput`] for an empty source, and those of every write.
+    /// [`Error::InvalidInput`] for an empty source, [`Error::MessageTooLarge`] for one over the limit
+    /// for messages, and those of every write.
     ///
     /// # Cancel safety
     ///
@@ -190,12 +192,13 @@ impl SessionStore {
     pub async fn ensure_session_from(&self, id: &SessionId, source: &str) -> Result<()> {
         let source = valid_source(source.to_owned())?;
         let started_at = Timestamp::now().as_unix_seconds();
-        self.write(Ensure {
+        let ensure = Ensure {
             id: id.clone(),
             source,
             started_at,
-        })
-        .await
+        };
+        self.fits(&ensure)?;
+        self.write(ensure).await
     }
 
     /// The session with this id, `None` if there is none.
@@ -220,7 +223,8 @@ impl SessionStore {
     ///
     /// # Errors
     ///
-    /// [`Error::SessionNotFound`], and those of every write.
+    /// [`Error::SessionNotFound`], [`Error::MessageTooLarge`] for a reason over the limit for
+    /// messages, and those of every write.
     ///
     /// # Cancel safety
     ///
@@ -233,12 +237,13 @@ impl SessionStore {
     ) -> Result<bool> {
         let reason = reason.into().as_str().to_owned();
         let ended_at = Timestamp::now().as_unix_seconds();
-        self.write(End {
+        let end = End {
             id: id.clone(),
             ended_at,
             reason,
-        })
-        .await
+        };
+        self.fits(&end)?;
+        self.write(end).await
     }
 
     /// Opens a session that has ended again: clears when and why it ended. A session that is open
@@ -283,7 +288,7 @@ impl SessionStore {
     ///
     /// # Errors
     ///
-    /// [`Error::SessionNotFound`], and those of every write.
+    /// [`Error::SessionNotFound`], [`Error::MessageTooLarge`], and those of every write.
     ///
     /// # Cancel safety
     ///

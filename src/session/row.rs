@@ -157,6 +157,7 @@ fn session(row: &SqliteRow, id: &SessionId) -> Session {
         source: Source::Row(row),
         session: id.as_str(),
         message: None,
+        damaged: None,
     };
     let time = |index| cells.real(index).map(Timestamp::from_row);
     let count = |index| cells.integer(index).unwrap_or_default();
