@@ -44,7 +44,6 @@ impl File {
         (store, session)
     }
 
-    /// Another program's connection, which gives up at once when it meets a lock.
     pub(crate) fn rival(&self) -> Connection {
         rival(&self.path)
     }
@@ -57,7 +56,6 @@ impl File {
         rival
     }
 
-    /// Contents of all messages, in the order of their ids.
     pub(crate) fn contents(&self) -> Vec<String> {
         contents(&self.rival())
     }
@@ -77,17 +75,17 @@ impl File {
 }
 
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
+    format!("{}{suffix}", path.display()).into()
 }
 
+/// Another program's connection, which gives up at once when it meets a lock.
 pub(crate) fn rival(path: &Path) -> Connection {
     let rival = Connection::open(path).unwrap();
     rival.busy_timeout(Duration::ZERO).unwrap();
     rival
 }
 
+/// Contents of all messages, in the order of their ids.
 pub(crate) fn contents(rival: &Connection) -> Vec<String> {
     let mut statement = rival
         .prepare("SELECT content FROM messages ORDER BY id")
