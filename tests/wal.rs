@@ -128,7 +128,7 @@ async fn the_log_stays_under_its_limit_while_reads_overlap() {
     }
 
     let most = most.unwrap();
-    assert!(most > 2 * MIB, "the log never came near its limit: {most}");
+    assert!(most > MIB, "the log was hardly used: {most}");
     assert!(most < 4 * MIB, "{most}");
     assert_eq!(held(&store), None);
     assert_sound(&file.path);
