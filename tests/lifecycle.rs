@@ -312,6 +312,7 @@ fn calls_outside_a_runtime_fail_typed() {
     drop(store);
 }
 
+#[cfg(unix)]
 #[test]
 fn a_store_in_a_forked_child_fails_typed() {
     let file = File::new();
@@ -319,6 +320,7 @@ fn a_store_in_a_forked_child_fails_typed() {
     assert!(status.success(), "{status}");
 }
 
+#[cfg(unix)]
 #[test]
 fn forks() {
     let Some(path) = child_argument() else { return };

@@ -27,20 +27,19 @@ impl File {
         Self { folder, path }
     }
 
-    /// A file beside the database: `-wal`, `-shm`, `-journal`.
     pub(crate) fn beside(&self, suffix: &str) -> PathBuf {
         beside(&self.path, suffix)
     }
 
+    /// A store, and its session.
     pub(crate) async fn open(&self) -> (SessionStore, SessionId) {
         self.open_with(StoreOptions::new()).await
     }
 
     pub(crate) async fn open_with(&self, options: StoreOptions) -> (SessionStore, SessionId) {
         let store = options.open(&self.path).await.unwrap();
-        let session = SessionId::new("s").unwrap();
-        let new = NewSession::new("test").id(session.clone());
-        store.create_session(new).await.unwrap();
+        let new = NewSession::new("test").id(SessionId::new("s").unwrap());
+        let session = store.create_session(new).await.unwrap();
         (store, session)
     }
 
@@ -60,7 +59,7 @@ impl File {
         contents(&self.rival())
     }
 
-    /// How many transactions the log holds. Its end is where the salt of its header ends.
+    /// How many transactions the log holds: up to where the salt of its header ends.
     pub(crate) fn commits_in_log(&self) -> usize {
         let log = std::fs::read(self.beside("-wal")).unwrap();
         let word = |at: usize| u32::from_be_bytes(log[at..at + 4].try_into().unwrap());
@@ -94,7 +93,6 @@ pub(crate) fn contents(rival: &Connection) -> Vec<String> {
     rows.map(Result::unwrap).collect()
 }
 
-/// One cell of a database.
 pub(crate) fn cell(rival: &Connection, sql: &str) -> i64 {
     rival.query_row(sql, [], |row| row.get(0)).unwrap()
 }
@@ -112,7 +110,7 @@ pub(crate) fn assert_sound(path: &Path) {
         .unwrap();
     let wrong = "SELECT COUNT(*) FROM sessions WHERE message_count <>
                  (SELECT COUNT(*) FROM messages WHERE session_id = sessions.id)";
-    assert_eq!(cell(&rival, wrong), 0, "counters differ from rows");
+    assert_eq!(cell(&rival, wrong), 0);
 }
 
 pub(crate) fn text(content: impl Into<String>) -> NewMessage {
@@ -121,14 +119,10 @@ pub(crate) fn text(content: impl Into<String>) -> NewMessage {
 
 /// Tries `times` times without waiting, neither inside SQLite nor between the tries.
 pub(crate) fn impatient(times: u32) -> StoreOptions {
-    let policy = RetryPolicy::new()
-        .tries(times.try_into().unwrap())
-        .wait(Duration::ZERO, Duration::ZERO)
-        .unwrap();
-    StoreOptions::new()
-        .busy_timeout(Duration::ZERO)
-        .unwrap()
-        .retry(policy)
+    let policy = RetryPolicy::new().tries(times.try_into().unwrap());
+    let policy = policy.wait(Duration::ZERO, Duration::ZERO).unwrap();
+    let options = StoreOptions::new().retry(policy);
+    options.busy_timeout(Duration::ZERO).unwrap()
 }
 
 /// Waits until `condition` holds; fails when it does not for too long.
@@ -151,7 +145,7 @@ pub(crate) fn child(name: &str, argument: &Path) -> Command {
     command
 }
 
-/// In the child: its argument. `None` in the parent, where such a test does nothing.
+/// In the child: its argument.
 pub(crate) fn child_argument() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
 }
