@@ -219,7 +219,7 @@ pub enum Error {
     },
     /// The file is older than this crate and was opened read-only. It was not changed: open it
     /// once for writing.
-    #[error("{} must be brought up to date; open it once for writing (schema version {found:?})", path.display())]
+    #[error("{} must be brought up to date; open it once for writing", path.display())]
     NeedsMigration {
         /// The path that was asked for.
         path: PathBuf,

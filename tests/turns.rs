@@ -530,3 +530,33 @@ async fn replacing_in_an_unknown_session_stores_nothing() {
     assert!(matches!(refused, Err(Error::SessionNotFound { id: i }) if i == id("nobody")));
     assert_eq!(file.dump(), before);
 }
+
+/// A trigger may leave rows out without an error: such a turn was once acknowledged.
+#[tokio::test]
+async fn a_turn_whose_rows_a_trigger_leaves_out_is_refused() {
+    let (file, store, session) = store_and_session().await;
+    append(&store, &session, turn(["one"])).await;
+    file.stock()
+        .execute_batch(
+            "CREATE TRIGGER silent BEFORE INSERT ON messages WHEN new.content = 'ignored'
+             BEGIN SELECT RAISE(IGNORE); END",
+        )
+        .unwrap();
+    let before = file.dump();
+    let ignored = [
+        turn(["ignored"]),
+        turn(["fine", "ignored"]),
+        turn(["ignored"]).key("key"),
+    ];
+    for turn in ignored {
+        let refused = store.append_turn(&session, turn).await;
+        assert!(
+            matches!(refused, Err(Error::Constraint { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(file.dump(), before);
+    }
+    append(&store, &session, turn(["two"])).await;
+    assert_eq!(texts(&all(&store, &session).await), ["one", "two"]);
+    assert_eq!(counters(&store, &session).await, (2, 0));
+}

@@ -181,10 +181,9 @@ mod tests {
             target.status,
             Handle::current(),
         );
-        let wait = Duration::from_secs(10);
-        let guard = readers.acquire(Length::Short, Instant::now(), wait).await;
-        let mut guard = guard.unwrap();
-        let connection = guard.connection().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut lease = readers.lease(Length::Short, deadline).await.unwrap();
+        let connection = &mut lease.reader.as_mut().unwrap().connection;
         for (pragma, expected) in COMMON {
             assert_eq!(read_back(connection, pragma).await, expected, "{pragma}");
         }

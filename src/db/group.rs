@@ -11,8 +11,11 @@ use super::code::{self, Failure};
 use super::queue::{Job, Script};
 use super::writer::{Phase, Target};
 
-/// How many statements of a script come before its COMMIT: BEGIN, counters, rows.
-const SCRIPT_COMMIT: usize = 3;
+/// How many statements of a script come before its COMMIT: BEGIN, counters, rows, check.
+const SCRIPT_COMMIT: usize = 4;
+
+/// The statement before it, which fails if rows were left out.
+const SCRIPT_CHECK: usize = 3;
 
 /// Why a group's transaction did not come to its commit.
 #[derive(Debug)]
@@ -210,7 +213,7 @@ impl Attempt {
                 self.roll_back().await;
                 Err(Failed::Busy(error))
             }
-            (_, Failure::Constraint) => {
+            (_, Failure::Constraint) | (SCRIPT_CHECK, Failure::Other) => {
                 self.roll_back().await;
                 Ok(false)
             }

@@ -10,6 +10,7 @@ pub(crate) mod presence;
 pub(crate) mod queue;
 pub(crate) mod readers;
 pub(crate) mod status;
+pub(crate) mod task;
 pub(crate) mod ticket;
 pub(crate) mod wal;
 pub(crate) mod writer;

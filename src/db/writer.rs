@@ -1,6 +1,7 @@
 //! The one connection that writes, and the task that owns it.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ use crate::retry::{self, GaveUp, Reason};
 
 /// How long the queue must be empty before the log is truncated.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// How long a shutdown waits, beyond its limit, for a transaction that has begun.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Whether the store still takes writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,22 +142,25 @@ impl Writer {
         let deadline = Instant::now() + wait;
         let ticket = Arc::new(Ticket::default());
         let (reply, mut answer) = oneshot::channel();
-        let queued = tokio::time::timeout_at(
-            deadline,
-            self.enqueue(operation, Arc::clone(&ticket), deadline, reply),
-        );
-        match queued.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(error),
-            Err(_) => return Err(Error::Overloaded { waited: wait }),
+        // One timer, made while the runtime is known to be there.
+        let mut too_late = pin!(tokio::time::sleep_until(deadline));
+        tokio::select! {
+            biased;
+            queued = self.enqueue(operation, Arc::clone(&ticket), deadline, reply) => queued?,
+            () = &mut too_late => return Err(Error::Overloaded { waited: wait }),
         }
         // A caller that goes away takes its write back, if that is still possible.
         let _take_back = TakeBack(&ticket);
-        let answered = match tokio::time::timeout_at(deadline, &mut answer).await {
-            Ok(answered) => answered,
-            Err(_) if ticket.give_up() => return Err(Error::Overloaded { waited: wait }),
-            // The transaction has begun: only its outcome tells the truth.
-            Err(_) => answer.await,
+        let answered = tokio::select! {
+            biased;
+            answered = &mut answer => answered,
+            () = &mut too_late => {
+                if ticket.give_up() {
+                    return Err(Error::Overloaded { waited: wait });
+                }
+                // The transaction has begun: only its outcome tells the truth.
+                answer.await
+            }
         };
         match answered {
             Ok(result) => result,
@@ -211,10 +218,16 @@ impl Writer {
             }
             sooner
         });
-        let closed = self.done.clone().wait_for(|done| *done).await.is_ok();
-        if !closed {
-            return Err(Error::RuntimeEnded);
-        }
+        let mut done = self.done.clone();
+        let closed = done.wait_for(|done| *done);
+        match until {
+            None => closed.await.map_err(|_| Error::RuntimeEnded)?,
+            Some(until) => match tokio::time::timeout_at(until + GRACE, closed).await {
+                Ok(closed) => closed.map_err(|_| Error::RuntimeEnded)?,
+                // A long transaction, or a runtime that nobody drives: it ends without us.
+                Err(_) => return Ok(self.counts.report().since(before)),
+            },
+        };
         Ok(self.counts.report().since(before))
     }
 }

@@ -143,11 +143,12 @@ impl Operation for Append {
             &shape.script_for_many
         };
         shape.bind(&mut arguments, &rows).ok()?;
+        arguments.add(i64::try_from(rows.len()).ok()?).ok()?;
         Some(Script { sql, arguments })
     }
 
     fn outcomes(run: &[&Self], done: &[SqliteQueryResult]) -> Vec<Appended> {
-        // BEGIN, counters, rows, COMMIT.
+        // BEGIN, counters, rows, check, COMMIT.
         let last = done.get(2).map_or(0, SqliteQueryResult::last_insert_rowid);
         let rows = run.iter().map(|append| append.rows.len()).sum();
         let mut ids = ids_up_to(last, rows);

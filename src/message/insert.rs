@@ -7,6 +7,7 @@ use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments as _, SqliteConnection};
 
 use super::new::Row;
+use crate::db::code;
 use crate::id::{MessageId, SessionId};
 
 /// How many rows a statement may take. A fixed set of shapes, so that all of them stay prepared;
@@ -86,8 +87,12 @@ impl Shape {
 }
 
 fn script(count: &str, insert: &str) -> String {
-    format!("BEGIN IMMEDIATE; {count}; {insert}; COMMIT")
+    format!("BEGIN IMMEDIATE; {count}; {insert}; {CHECK}; COMMIT")
 }
+
+/// Fails unless the statement before inserted so many rows: a trigger of another program may leave
+/// rows out without an error.
+const CHECK: &str = "SELECT 1 WHERE json(iif(changes() = ?, 'null', '-')) IS NULL";
 
 fn bind(
     arguments: &mut SqliteArguments,
@@ -128,6 +133,9 @@ pub(super) async fn insert(
         let inserted = sqlx::query_with(statement, arguments)
             .execute(&mut *connection)
             .await?;
+        if usize::try_from(inserted.rows_affected()) != Ok(now.len()) {
+            return Err(code::rows_left_out());
+        }
         ids.extend(ids_up_to(inserted.last_insert_rowid(), now.len()));
         rest = later;
     }

@@ -42,6 +42,9 @@ impl Appended {
     }
 }
 
+/// From so many bytes on, checking messages takes longer than a poll should.
+const LARGE: usize = 256 * 1024;
+
 impl SessionStore {
     /// Stores a message at the end of a session's transcript, and counts it.
     ///
@@ -92,7 +95,7 @@ impl SessionStore {
     /// Dropping the future leaves the turn either wholly stored or absent.
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn append_turn(&self, session: &SessionId, turn: Turn) -> Result<Appended> {
-        let rows = self.rows(turn.messages)?;
+        let rows = self.rows(turn.messages).await?;
         let key = turn.key.map(valid_key).transpose()?;
         let session = session.clone();
         self.write(Append {
@@ -143,7 +146,7 @@ impl SessionStore {
         session: &SessionId,
         messages: impl IntoIterator<Item = NewMessage> + Send,
     ) -> Result<Vec<MessageId>> {
-        let rows = self.rows(messages)?;
+        let rows = self.rows(messages.into_iter().collect()).await?;
         self.write(Replace {
             session: session.clone(),
             rows,
@@ -168,7 +171,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn messages(&self, session: &SessionId, range: MessageRange) -> Result<Vec<Message>> {
         let read = self.read(Length::Short)?;
-        read.run(async { read::page(&mut read.connection().await?, session, range).await })
+        read.run(async { read::page(&mut read.statements(), session, range).await })
             .await
     }
 
@@ -223,16 +226,23 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn conversation(&self, session: &SessionId) -> Result<Conversation> {
         let read = self.read(Length::Short)?;
-        read.run(async { load::conversation(&mut read.connection().await?, session).await })
+        read.run(async { load::conversation(&mut read.statements(), session).await })
             .await
     }
 
-    /// Messages as rows, checked.
-    fn rows(&self, messages: impl IntoIterator<Item = NewMessage>) -> Result<Vec<Row>> {
+    /// Messages as rows, checked. Large ones are checked where that may take its time.
+    async fn rows(&self, messages: Vec<NewMessage>) -> Result<Vec<Row>> {
         let limit = self.options().message_limit;
-        messages
-            .into_iter()
-            .map(|message| Row::new(message, limit))
-            .collect()
+        let rows = move |messages: Vec<NewMessage>| {
+            messages
+                .into_iter()
+                .map(|message| Row::new(message, limit))
+                .collect()
+        };
+        let bytes: usize = messages.iter().map(NewMessage::bytes).sum();
+        if bytes < LARGE {
+            return rows(messages);
+        }
+        self.blocking(move || rows(messages)).await?
     }
 }

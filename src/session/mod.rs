@@ -214,7 +214,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn session(&self, id: &SessionId) -> Result<Option<Session>> {
         let read = self.read(Length::Short)?;
-        read.run(async { row::find(&mut read.connection().await?, id).await })
+        read.run(async { row::find(&mut read.statements(), id).await })
             .await
     }
 
@@ -315,7 +315,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn session_count(&self, scope: Scope<'_>) -> Result<u64> {
         let read = self.read(Length::Long)?;
-        read.run(async { count::sessions(&mut read.connection().await?, scope).await })
+        read.run(async { count::sessions(&mut read.statements(), scope).await })
             .await
     }
 
@@ -331,7 +331,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn message_count(&self, scope: Scope<'_>) -> Result<u64> {
         let read = self.read(Length::Long)?;
-        read.run(async { count::messages(&mut read.connection().await?, scope).await })
+        read.run(async { count::messages(&mut read.statements(), scope).await })
             .await
     }
 

@@ -143,7 +143,7 @@ const FIND: &str = "SELECT source, user_id, model, model_config, system_prompt, 
      billing_base_url, billing_mode, estimated_cost_usd, actual_cost_usd, cost_status, \
      cost_source, pricing_version, title FROM sessions WHERE id = ?1";
 
-pub(super) async fn find(reader: &mut ReadGuard<'_>, id: &SessionId) -> Result<Option<Session>> {
+pub(super) async fn find(reader: &mut ReadGuard, id: &SessionId) -> Result<Option<Session>> {
     let mut found = None;
     let query = || sqlx::query(FIND).bind(id.as_str());
     reader

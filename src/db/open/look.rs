@@ -154,6 +154,15 @@ fn texts(rows: &[SqliteRow]) -> sqlx::Result<HashSet<String>> {
 }
 
 impl Look {
+    /// Whether pieces of ours are there, but no record of how they came.
+    pub(super) fn has_lost_history(&self) -> bool {
+        let is_there = |(piece, _): &(Piece, _)| match *piece {
+            Piece::Column(table, name, _) => self.has_column(table, name),
+            piece => self.has(piece),
+        };
+        self.history.is_empty() && OURS.iter().any(is_there)
+    }
+
     /// Tells a file of ours, of any age, from all others. `known` are this crate's migrations.
     pub(super) fn judge(&self, path: &Path, access: Access, known: &[i64]) -> Result<State> {
         if !self.utf_8 {
