@@ -270,25 +270,26 @@ async fn a_uuid_is_found_by_its_first_digits() {
 }
 
 /// A session as another program may have left it.
-fn put(stock: &Connection, name: &str, parent: Option<&str>, start: f64, end: Option<(f64, &str)>) {
+fn put<'a>(
+    stock: &Connection,
+    name: &str,
+    parent: Option<&str>,
+    start: f64,
+    end: impl Into<Option<(f64, &'a str)>>,
+) {
+    let (time, reason) = end.into().unzip();
     stock
         .execute(
             "INSERT INTO sessions(id, source, parent_session_id, started_at, ended_at, end_reason)
              VALUES (?1, 'x', ?2, ?3, ?4, ?5)",
-            params![
-                name,
-                parent,
-                start,
-                end.map(|(time, _)| time),
-                end.map(|(_, reason)| reason)
-            ],
+            params![name, parent, start, time, reason],
         )
         .unwrap();
 }
 
-/// At a time.
-fn compressed(time: f64) -> Option<(f64, &'static str)> {
-    Some((time, "compression"))
+/// How a session ends that goes on in another.
+fn compressed(time: f64) -> (f64, &'static str) {
+    (time, "compression")
 }
 
 async fn check_tip(store: &SessionStore, from: &str, expected: Option<&str>) {
@@ -321,13 +322,13 @@ async fn the_tip_is_the_last_continuation() {
 async fn only_a_child_that_started_when_its_parent_was_compressed_or_later_continues_it() {
     let (_file, store, stock) = loose().await;
     // Another reason, none, a child from before, no time.
-    put(&stock, "left", None, 1.0, Some((2.0, "user_exit")));
+    put(&stock, "left", None, 1.0, (2.0, "user_exit"));
     put(&stock, "left's", Some("left"), 3.0, None);
     put(&stock, "open", None, 1.0, None);
     put(&stock, "open's", Some("open"), 3.0, None);
     put(&stock, "branched", None, 1.0, compressed(2.0));
     put(&stock, "branch", Some("branched"), 1.999_999, None);
-    put(&stock, "Compression", None, 1.0, Some((2.0, "Compression")));
+    put(&stock, "Compression", None, 1.0, (2.0, "Compression"));
     put(&stock, "child", Some("Compression"), 3.0, None);
     put(&stock, "timeless", None, 1.0, compressed(2.0));
     put(&stock, "timeless's", Some("timeless"), 3.0, None);

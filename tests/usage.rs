@@ -225,7 +225,10 @@ async fn usage_of_a_session_that_does_not_exist_is_not_lost_silently() {
     assert_eq!(file.dump(), before);
 }
 
-fn counters() -> [(&'static str, &'static str, fn(u64) -> Usage); 5] {
+/// Its name in an error, its column, and how it is given.
+type Field<N> = (&'static str, &'static str, fn(N) -> Usage);
+
+fn counters() -> [Field<u64>; 5] {
     [
         ("input tokens", "input_tokens", |n| {
             Usage::new().input_tokens(n)
@@ -245,7 +248,7 @@ fn counters() -> [(&'static str, &'static str, fn(u64) -> Usage); 5] {
     ]
 }
 
-fn costs() -> [(&'static str, &'static str, fn(f64) -> Usage); 2] {
+fn costs() -> [Field<f64>; 2] {
     [
         ("estimated cost", "estimated_cost_usd", |n| {
             Usage::new().estimated_cost_usd(n)
@@ -262,12 +265,12 @@ async fn check_refused(usage: &Usage, what: &str, may_be_set: bool) {
     // What is full already.
     let stock = file.stock();
     for (_, column, _) in counters() {
-        let fill = format!("UPDATE sessions SET {column} = {}", i64::MAX - 1);
-        stock.execute(&fill, []).unwrap();
+        let stuff = format!("UPDATE sessions SET {column} = {}", i64::MAX - 1);
+        stock.execute(&stuff, []).unwrap();
     }
     for (_, column, _) in costs() {
-        let fill = format!("UPDATE sessions SET {column} = {:?}", f64::MAX);
-        stock.execute(&fill, []).unwrap();
+        let stuff = format!("UPDATE sessions SET {column} = {:?}", f64::MAX);
+        stock.execute(&stuff, []).unwrap();
     }
     let before = file.dump();
     let turn = Turn::new([NewMessage::user("x")])
@@ -323,6 +326,34 @@ async fn the_greatest_sum_is_stored_as_an_integer() {
         store.record_usage(&s, usage(0)).await.unwrap();
         assert!(store.record_usage(&s, usage(1)).await.is_err());
         store.set_usage(&s, usage(greatest)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_another_program_left_in_a_counter_is_read_as_a_number() {
+    let (file, store, s) = store_and_session().await;
+    let some = Usage::new().input_tokens(1).actual_cost_usd(0.5);
+    let set = |tokens, cost| {
+        let set = format!("UPDATE sessions SET input_tokens = {tokens}, actual_cost_usd = {cost}");
+        file.stock().execute(&set, []).unwrap();
+    };
+    for (tokens, cost) in [("'x'", "'x'"), ("x'41'", "x'41'"), ("0.9", "0")] {
+        set(tokens, cost);
+        store.record_usage(&s, some.clone()).await.unwrap();
+        let read = session(&store, &s).await;
+        assert_eq!((read.input_tokens, read.actual_cost_usd), (1, Some(0.5)));
+    }
+    set("-5", "-1");
+    store.record_usage(&s, some.clone()).await.unwrap();
+    let read = session(&store, &s).await;
+    assert_eq!((read.input_tokens, read.actual_cost_usd), (-4, Some(-0.5)));
+    // Sums that went over before.
+    for (tokens, cost) in [("9.3e18", "0"), ("0", "9e999")] {
+        set(tokens, cost);
+        let before = file.dump();
+        let refused = store.record_usage(&s, some.clone()).await;
+        assert!(matches!(refused, Err(Error::InvalidInput { .. })));
+        assert_eq!(file.dump(), before);
     }
 }
 
@@ -389,8 +420,8 @@ async fn a_repeated_append_does_not_add_its_usage_again() {
         assert_eq!(repeated.ids, first.ids);
     }
     // Also when the sum would not be allowed.
-    let fill = "UPDATE sessions SET input_tokens = 9223372036854775807";
-    file.stock().execute(fill, []).unwrap();
+    let stuff = "UPDATE sessions SET input_tokens = 9223372036854775807";
+    file.stock().execute(stuff, []).unwrap();
     assert!(store.append_turn(&s, turn()).await.unwrap().repeated);
     let empty = "UPDATE sessions SET input_tokens = 1";
     file.stock().execute(empty, []).unwrap();

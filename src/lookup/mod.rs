@@ -99,7 +99,8 @@ impl SessionStore {
     /// # Errors
     ///
     /// [`Error::TitleChanged`](crate::Error::TitleChanged) if it has another title, and those of
-    /// [`set_session_title`](Self::set_session_title).
+    /// [`set_session_title`](Self::set_session_title). Made again after
+    /// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the call finds its own title.
     ///
     /// # Cancel safety
     ///

@@ -158,9 +158,7 @@ pub(crate) const FIND_BY_TITLE: &str =
 pub(super) async fn find(reader: &mut ReadGuard<'_>, id: &SessionId) -> Result<Option<Session>> {
     let mut found = None;
     let query = || sqlx::query(FIND).bind(id.as_str());
-    reader
-        .each(query, |row| found = Some(session(row, id.clone())))
-        .await?;
+    reader.each(query, |row| found = Some(session(row))).await?;
     Ok(found)
 }
 
@@ -170,9 +168,7 @@ pub(crate) async fn find_by_title(
 ) -> Result<Option<Session>> {
     let mut found = None;
     let query = || sqlx::query(FIND_BY_TITLE).bind(title);
-    reader
-        .each(query, |row| found = Some(session(row, id_at(row, 25))))
-        .await?;
+    reader.each(query, |row| found = Some(session(row))).await?;
     Ok(found)
 }
 
@@ -187,7 +183,8 @@ pub(crate) fn id_at(row: &SqliteRow, index: usize) -> SessionId {
     SessionId::from_row(cells.text_or_empty(index, "id"))
 }
 
-fn session(row: &SqliteRow, id: SessionId) -> Session {
+fn session(row: &SqliteRow) -> Session {
+    let id = id_at(row, 25);
     let cells = Cells {
         source: Source::Row(row),
         session: id.as_str(),
