@@ -330,9 +330,9 @@ enum Answer {
 
 /// What is before the number of a title, and the number.
 fn numbered(title: &str) -> (&str, Option<u64>) {
-    let digits = title.trim_start_matches(|c: char| c != '#');
-    match (title.find(" #"), digits.get(1..).map(str::parse)) {
-        (Some(end), Some(Ok(number))) => (&title[..end], Some(number)),
+    let parts = title.rsplit_once(" #");
+    match parts.map(|(base, digits)| (base, digits.parse())) {
+        Some((base, Ok(number))) => (base, Some(number)),
         _ => (title, None),
     }
 }
@@ -631,6 +631,56 @@ impl Both {
                     Answer::Done
                 }),
             ),
+            Step::SetModel(..)
+            | Step::SetPrompt(..)
+            | Step::SetTitle(..)
+            | Step::SetTitleIf(..)
+            | Step::RecordUsage(..)
+            | Step::SetUsage(..) => self.set_a_field(step).await,
+            Step::FindTitle(title) => return self.find_title(TITLES[*title].1).await,
+            Step::FindId(name, chars) => return self.find_id(name, *chars).await,
+            Step::Append(append) => {
+                let (turn, end) = self.turn(append);
+                let result = store.append_turn(&id(append.session), turn).await;
+                (answer(result, appended), self.model.append(append, end))
+            }
+            Step::Together(appends) => return self.append_together(appends).await,
+            Step::Clear(name) => {
+                let count = self.model.transcript(name).len();
+                let cleared = self.model.replace(name, &[]);
+                let expected = match cleared {
+                    Answer::Ids(_) => Answer::Count(u64::try_from(count).unwrap()),
+                    refused => refused,
+                };
+                (
+                    answer(store.clear_messages(&id(name)).await, Answer::Count),
+                    expected,
+                )
+            }
+            Step::Replace(name, messages) => {
+                let new = messages.iter().map(new_message);
+                let replaced = store.replace_transcript(&id(name), new).await;
+                let found = answer(replaced, |ids| Answer::Ids(numbers(ids)));
+                (found, self.model.replace(name, messages))
+            }
+            Step::OpenAgain => {
+                self.store.close().await.unwrap();
+                self.store = self.file.open().await;
+                return;
+            }
+            Step::Read(name, limit, after, before) => {
+                return self.read(name, *limit, *after, *before).await;
+            }
+            stock => return self.take_as_another_program(stock),
+        };
+        assert_eq!(found, expected, "{step:?}");
+    }
+
+    /// Takes a step that sets a field of a session; returns both answers.
+    async fn set_a_field(&mut self, step: &Step) -> (Answer, Answer) {
+        let store = self.store.clone();
+        let done = |()| Answer::Done;
+        match step {
             Step::SetModel(name, text) => (
                 answer(store.set_model(&id(name), *text).await, done),
                 self.model.with(name, |session| {
@@ -686,51 +736,16 @@ impl Both {
                     }),
                 )
             }
-            Step::FindTitle(title) => return self.find_title(TITLES[*title].1).await,
-            Step::FindId(name, chars) => return self.find_id(name, *chars).await,
-            Step::Append(append) => {
-                let (turn, end) = self.turn(append);
-                let result = store.append_turn(&id(append.session), turn).await;
-                (answer(result, appended), self.model.append(append, end))
-            }
-            Step::Together(appends) => return self.append_together(appends).await,
-            Step::Clear(name) => {
-                let count = self.model.transcript(name).len();
-                let cleared = self.model.replace(name, &[]);
-                let expected = match cleared {
-                    Answer::Ids(_) => Answer::Count(u64::try_from(count).unwrap()),
-                    refused => refused,
-                };
-                (
-                    answer(store.clear_messages(&id(name)).await, Answer::Count),
-                    expected,
-                )
-            }
-            Step::Replace(name, messages) => {
-                let new = messages.iter().map(new_message);
-                let replaced = store.replace_transcript(&id(name), new).await;
-                let found = answer(replaced, |ids| Answer::Ids(numbers(ids)));
-                (found, self.model.replace(name, messages))
-            }
-            Step::OpenAgain => {
-                self.store.close().await.unwrap();
-                self.store = self.file.open().await;
-                return;
-            }
-            Step::Read(name, limit, after, before) => {
-                return self.read(name, *limit, *after, *before).await;
-            }
-            stock => return self.take_as_another_program(stock),
-        };
-        assert_eq!(found, expected, "{step:?}");
+            other => panic!("{other:?}"),
+        }
     }
 
     async fn find_title(&self, title: &str) {
-        let titled = |(name, session): (&&'static str, &Session)| {
+        let named = |(name, session): (&&'static str, &Session)| {
             session.title.clone().map(|title| (title, id(name)))
         };
         let titles: BTreeMap<String, SessionId> =
-            self.model.sessions.iter().filter_map(titled).collect();
+            self.model.sessions.iter().filter_map(named).collect();
         let exact = self.store.session_by_title(title).await.unwrap();
         let exact = exact.map(|session| session.id);
         assert_eq!(exact.as_ref(), titles.get(title));
