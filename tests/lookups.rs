@@ -45,6 +45,7 @@ async fn a_title_finds_the_variant_with_the_greatest_number_else_itself() {
     check_resolved(&["a", "a #2"], "a", Some(1)).await;
     check_resolved(&["a #2"], "a", Some(0)).await;
     check_resolved(&["a #9", "a #10", "a", "a #2"], "a", Some(1)).await;
+    check_resolved(&["a #90", "a #9999999999", "a #11"], "a", Some(1)).await;
     check_resolved(&["a", "a #0"], "a", Some(1)).await;
     check_resolved(&["a #2", "a"], "a #2", Some(0)).await;
     check_resolved(&["a #2", "a #2 #3", "a #2 #1"], "a #2", Some(1)).await;

@@ -91,6 +91,7 @@ mod tests {
         let numbered = Range::of_numbered("a");
         assert_eq!(Range::of_lineage("a #7"), numbered);
         assert_eq!(numbered.first, "a #0");
+        assert_eq!(numbered.end.as_deref(), Some("a #:"));
         let long = "长".repeat(90);
         assert_eq!(Range::of_lineage(&long).first, "长".repeat(78));
     }
