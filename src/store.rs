@@ -18,7 +18,7 @@ use crate::environment::{Environment, Warning};
 use crate::error::{Error, Result};
 use crate::options::{Access, StoreOptions, valid_deadline};
 
-pub use crate::db::writer::ShutdownReport;
+pub use crate::db::counts::ShutdownReport;
 
 /// A store of sessions: one database file, one connection that writes, a few that read.
 ///

@@ -3,6 +3,7 @@
 pub(crate) mod cell;
 pub(crate) mod code;
 pub(crate) mod connect;
+pub(crate) mod counts;
 pub(crate) mod group;
 pub(crate) mod open;
 pub(crate) mod presence;

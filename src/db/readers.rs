@@ -330,7 +330,7 @@ impl ReadGuard<'_> {
                 Failure::Busy => {
                     return Err(Error::Busy {
                         attempts: attempt,
-                        source: error.into(),
+                        source: code::cause(error),
                     });
                 }
                 failure => {

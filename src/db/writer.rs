@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::SqliteConnection;
@@ -11,6 +10,7 @@ use tokio::time::Instant;
 
 use super::code::{self, Failure};
 use super::connect;
+use super::counts::{Counts, ShutdownReport};
 use super::group::{Attempt, Failed, Link, stopped};
 use super::queue::{Job, Operation, Pending};
 use super::readers::Readers;
@@ -73,41 +73,6 @@ pub(crate) struct Writer {
     /// Becomes `true` when the last connection is closed.
     done: watch::Receiver<bool>,
     counts: Arc<Counts>,
-}
-
-/// Writes since the store was opened.
-#[derive(Debug, Default)]
-struct Counts {
-    committed: AtomicU64,
-    refused: AtomicU64,
-    /// Callers that wait to enter the queue, or were still waiting when it was closed.
-    entering: AtomicU64,
-}
-
-/// Counts a caller that waits to enter the queue.
-struct Entering<'a>(&'a AtomicU64);
-
-impl<'a> Entering<'a> {
-    fn new(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count)
-    }
-}
-
-impl Drop for Entering<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// What became of the writes that waited when the store was shut down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct ShutdownReport {
-    /// Writes that were committed after the call.
-    pub committed: u64,
-    /// Writes that were refused with [`Error::Closed`]: they never ran.
-    pub refused: u64,
 }
 
 impl Writer {
@@ -207,15 +172,14 @@ impl Writer {
         deadline: Instant,
         reply: oneshot::Sender<Result<O::Output>>,
     ) -> Result<()> {
-        let entering = Entering::new(&self.counts.entering);
+        let entering = self.counts.enter();
         // A write larger than the whole queue may enter when it is alone.
         let bytes = u32::try_from(operation.bytes())
             .unwrap_or(u32::MAX)
             .min(self.room_total);
         let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
         let (Ok(room), Ok(slot)) = (room, self.jobs.reserve().await) else {
-            // Counted for good.
-            std::mem::forget(entering);
+            entering.stay();
             return Err(self.ended());
         };
         let queued = Instant::now();
@@ -235,7 +199,7 @@ impl Writer {
     /// Stops taking writes, has the queue written until `until`, and waits until the last
     /// connection is closed.
     pub(crate) async fn close(&self, until: Option<Instant>) -> Result<ShutdownReport> {
-        let (committed, refused) = self.counts.get();
+        let before = self.counts.report();
         self.phase.send_if_modified(|phase| {
             let sooner = match *phase {
                 Phase::Open => true,
@@ -251,20 +215,7 @@ impl Writer {
         if !closed {
             return Err(Error::RuntimeEnded);
         }
-        let (committed_now, refused_now) = self.counts.get();
-        Ok(ShutdownReport {
-            committed: committed_now - committed,
-            refused: refused_now - refused,
-        })
-    }
-}
-
-impl Counts {
-    fn get(&self) -> (u64, u64) {
-        (
-            self.committed.load(Ordering::Acquire),
-            self.refused.load(Ordering::Acquire),
-        )
+        Ok(self.counts.report().since(before))
     }
 }
 
@@ -339,7 +290,7 @@ impl Task {
 
     fn refuse(&self, job: Box<dyn Job>) {
         if job.is_wanted() {
-            self.counts.refused.fetch_add(1, Ordering::AcqRel);
+            self.counts.refuse();
             job.fail(Error::Closed);
         } else {
             job.expire();
@@ -433,9 +384,7 @@ impl Task {
                 log.committed(u64::try_from(bytes).unwrap_or(u64::MAX));
             }
             let stored = group.iter().filter(|job| job.is_done()).count();
-            self.counts
-                .committed
-                .fetch_add(u64::try_from(stored).unwrap_or(0), Ordering::AcqRel);
+            self.counts.commit(stored);
             for job in group {
                 job.finish();
             }
@@ -525,8 +474,7 @@ impl Task {
             Phase::Open => None,
         };
         // The queue is closed: nobody enters any more.
-        let entering = self.counts.entering.load(Ordering::Acquire);
-        self.counts.refused.fetch_add(entering, Ordering::AcqRel);
+        self.counts.refuse_entering();
         self.readers.close(until).await;
         if !self.is_stopped() {
             self.truncate_log().await;

@@ -150,3 +150,19 @@ fn batch_len(rows: &[(&SessionId, &Row)]) -> usize {
     });
     fitting.count().max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A deferred one would meet the lock in the middle, where a caller no longer sees that its
+    /// write has not begun.
+    #[test]
+    fn every_script_asks_for_the_write_lock_first() {
+        for shape in SHAPES.iter() {
+            for script in [&shape.script_for_one, &shape.script_for_many] {
+                assert!(script.starts_with("BEGIN IMMEDIATE;"), "{}", shape.rows);
+            }
+        }
+    }
+}
