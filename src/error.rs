@@ -71,6 +71,26 @@ pub enum Error {
         /// Id of the last message, `None` if there is none.
         actual: Option<MessageId>,
     },
+    /// A title has too many characters. Nothing was stored.
+    #[error("a title of {chars} characters is over the limit of {limit}")]
+    TitleTooLong {
+        /// Characters (Unicode scalar values) of the title, cleaned.
+        chars: usize,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// The title belongs to another session. Nothing was stored: choose another one, or ask for
+    /// [`TitleClash::NextNumber`](crate::TitleClash::NextNumber).
+    // The text does not say which session: it may be somebody else's.
+    #[error("the title is taken by another session")]
+    TitleTaken {
+        /// The session that has it.
+        by: SessionId,
+    },
+    /// The session has another title than the caller expected: somebody changed it. Nothing was
+    /// stored.
+    #[error("the session's title is not the one that the caller expected")]
+    TitleChanged,
 
     // Load and time.
     /// The write did not begin before its deadline. It never ran: try again later.

@@ -5,6 +5,7 @@ mod environment;
 mod error;
 mod id;
 mod json;
+mod lookup;
 mod message;
 mod options;
 pub mod retry;
@@ -12,11 +13,13 @@ mod session;
 mod store;
 mod time;
 mod title;
+mod usage;
 
 pub use environment::{Environment, FileSystem, JournalMode, Warning};
 pub use error::{BoxError, Error, Result};
 pub use id::{MessageId, SessionId};
 pub use json::Json;
+pub use lookup::{Resolved, TitleClash};
 pub use message::{
     Appended, Chat, ChatMessage, Content, Conversation, ConversationMessage, Message, MessageRange,
     MessageStream, NewMessage, Role, StoredMessage, Turn,
@@ -26,3 +29,5 @@ pub use retry::RetryPolicy;
 pub use session::{EndReason, NewSession, Scope, Session};
 pub use store::{SessionStore, ShutdownReport};
 pub use time::Timestamp;
+pub use title::sanitize_title;
+pub use usage::Usage;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hermes_state::{
     Environment, Error, MessageRange, MessageStream, NewMessage, NewSession, Scope, SessionId,
-    SessionStore, StoreOptions, Turn,
+    SessionStore, StoreOptions, TitleClash, Turn, Usage,
 };
 
 fn is_send(_: &impl Send) {}
@@ -39,6 +39,16 @@ fn every_future_may_be_spawned(store: &SessionStore, id: &SessionId, stream: &Me
     is_send(&store.set_model(id, ""));
     is_send(&store.session_count(Scope::All));
     is_send(&store.message_count(Scope::All));
+
+    is_send(&store.set_session_title(id, "", TitleClash::Refuse));
+    is_send(&store.set_session_title_if(id, None, "", TitleClash::Refuse));
+    is_send(&store.session_by_title(""));
+    is_send(&store.resolve_session_by_title(""));
+    is_send(&store.next_title_in_lineage(""));
+    is_send(&store.resolve_session_id(""));
+    is_send(&store.compression_tip(id));
+    is_send(&store.record_usage(id, Usage::new()));
+    is_send(&store.set_usage(id, Usage::new()));
 
     is_send(&store.append_message(id, NewMessage::user("")));
     is_send(&store.append_turn(id, Turn::new([])));

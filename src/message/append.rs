@@ -13,6 +13,7 @@ use crate::db::queue::{Fault, Operation, Script};
 use crate::error::{Error, Result};
 use crate::id::{MessageId, SessionId};
 use crate::session::ensure_exists;
+use crate::usage::Usage;
 
 /// Appends the messages of one turn.
 pub(super) struct Append {
@@ -20,12 +21,13 @@ pub(super) struct Append {
     pub(super) rows: Vec<Row>,
     pub(super) key: Option<String>,
     pub(super) expected: Option<Position>,
+    pub(super) usage: Option<Usage>,
 }
 
 impl Append {
     /// Whether it can be written in one statement with others: nothing must be read first.
     fn is_plain(&self) -> bool {
-        self.key.is_none() && self.expected.is_none()
+        self.key.is_none() && self.expected.is_none() && self.usage.is_none()
     }
 
     fn calls(&self) -> i64 {
@@ -61,7 +63,9 @@ impl Operation for Append {
 
     fn bytes(&self) -> usize {
         // A row costs something even when it says nothing.
-        self.session.as_str().len() + self.rows.iter().map(|row| row.bytes() + 64).sum::<usize>()
+        self.session.as_str().len()
+            + self.rows.iter().map(|row| row.bytes() + 64).sum::<usize>()
+            + self.usage.as_ref().map_or(0, Usage::bytes)
     }
 
     fn apply<'a>(
@@ -85,8 +89,16 @@ impl Operation for Append {
                     return Err(Error::Conflict { actual }.into());
                 }
             }
+            // A refusal must come before anything is changed.
+            let totals = match &self.usage {
+                Some(usage) => Some(usage.added_to(connection, &self.session).await?),
+                None => None,
+            };
             let mut results = append_all(connection, &[self]).await?;
             let appended = results.pop().unwrap_or(Err(Error::Closed))?;
+            if let Some(totals) = totals {
+                totals.store(connection, &self.session).await?;
+            }
             if let Some(key) = &self.key {
                 remember_key(connection, &self.session, key, &appended.ids).await?;
             }

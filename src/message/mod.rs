@@ -77,18 +77,20 @@ impl SessionStore {
                 messages: vec![message],
                 key,
                 expected: None,
+                usage: None,
             },
         )
         .await
     }
 
-    /// Stores the messages of a turn at the end of a session's transcript, in order, all or none.
+    /// Stores the messages of a turn at the end of a session's transcript, in order, and adds its
+    /// usage to the session's; all or nothing.
     ///
     /// # Errors
     ///
-    /// Those of [`append_message`](Self::append_message), and
-    /// [`Error::Conflict`](crate::Error::Conflict) if the transcript does not end where the turn
-    /// expects it.
+    /// Those of [`append_message`](Self::append_message) and, with usage, of
+    /// [`record_usage`](Self::record_usage), and [`Error::Conflict`](crate::Error::Conflict) if the
+    /// transcript does not end where the turn expects it.
     ///
     /// # Cancel safety
     ///
@@ -97,12 +99,17 @@ impl SessionStore {
     pub async fn append_turn(&self, session: &SessionId, turn: Turn) -> Result<Appended> {
         let rows = self.rows(turn.messages).await?;
         let key = turn.key.map(valid_key).transpose()?;
+        if let Some(usage) = &turn.usage {
+            usage.check()?;
+            self.fits(usage.bytes())?;
+        }
         let session = session.clone();
         self.write(Append {
             session,
             rows,
             key,
             expected: turn.expected,
+            usage: turn.usage,
         })
         .await
     }

@@ -6,6 +6,7 @@ mod write;
 
 use std::fmt;
 
+use crate::db::queue::Operation as _;
 use crate::db::readers::Length;
 use crate::error::{Error, Result};
 use crate::id::SessionId;
@@ -14,6 +15,9 @@ use crate::store::SessionStore;
 use crate::time::Timestamp;
 use write::{Create, End, Ensure, Reopen, SetModel, SetSystemPrompt};
 
+#[cfg(test)]
+pub(crate) use row::FIND_BY_TITLE;
+pub(crate) use row::{find_by_title, id_at};
 pub(crate) use write::ensure_exists;
 
 pub use count::Scope;
@@ -159,7 +163,7 @@ impl SessionStore {
             parent,
             started_at: started_at.unwrap_or_else(Timestamp::now).as_unix_seconds(),
         };
-        self.fits(&create)?;
+        self.fits(create.bytes())?;
         self.write(create).await
     }
 
@@ -197,7 +201,7 @@ impl SessionStore {
             source,
             started_at,
         };
-        self.fits(&ensure)?;
+        self.fits(ensure.bytes())?;
         self.write(ensure).await
     }
 
@@ -242,7 +246,7 @@ impl SessionStore {
             ended_at,
             reason,
         };
-        self.fits(&end)?;
+        self.fits(end.bytes())?;
         self.write(end).await
     }
 
@@ -280,7 +284,7 @@ impl SessionStore {
             id: id.clone(),
             prompt: prompt.into(),
         };
-        self.fits(&set)?;
+        self.fits(set.bytes())?;
         self.write(set).await
     }
 
@@ -299,7 +303,7 @@ impl SessionStore {
             id: id.clone(),
             model: model.into(),
         };
-        self.fits(&set)?;
+        self.fits(set.bytes())?;
         self.write(set).await
     }
 
@@ -336,8 +340,8 @@ impl SessionStore {
     }
 
     /// Texts of a session are held to the same limit as a message.
-    fn fits(&self, operation: &impl crate::db::queue::Operation) -> Result<()> {
-        let (bytes, limit) = (operation.bytes(), self.options().message_limit);
+    pub(crate) fn fits(&self, bytes: usize) -> Result<()> {
+        let limit = self.options().message_limit;
         if bytes > limit {
             return Err(Error::MessageTooLarge { bytes, limit });
         }
