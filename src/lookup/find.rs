@@ -42,7 +42,7 @@ pub(super) const BY_PREFIX: &str = "SELECT id FROM sessions \
 pub(super) const TIP: &str = include_str!("tip.sql");
 
 pub(super) async fn by_title_or_number(
-    reader: &mut ReadGuard<'_>,
+    reader: &mut ReadGuard,
     title: &str,
 ) -> Result<Option<SessionId>> {
     let Range { first, end } = Range::of_numbered(title);
@@ -71,7 +71,7 @@ pub(super) async fn by_title_or_number(
     Ok(best.map(|(_, id)| id))
 }
 
-pub(super) async fn next_title(reader: &mut ReadGuard<'_>, title: &str) -> Result<String> {
+pub(super) async fn next_title(reader: &mut ReadGuard, title: &str) -> Result<String> {
     let (base, plain, Range { first, end }) = lineage(title);
     let query = || {
         sqlx::query(LINEAGE)
@@ -90,7 +90,7 @@ pub(super) async fn next_title(reader: &mut ReadGuard<'_>, title: &str) -> Resul
     Ok(next_in_lineage(title, taken.iter().map(String::as_str)))
 }
 
-pub(super) async fn by_prefix(reader: &mut ReadGuard<'_>, prefix: &str) -> Result<Resolved> {
+pub(super) async fn by_prefix(reader: &mut ReadGuard, prefix: &str) -> Result<Resolved> {
     if prefix.is_empty() {
         return Ok(Resolved::None);
     }
@@ -113,10 +113,7 @@ pub(super) async fn by_prefix(reader: &mut ReadGuard<'_>, prefix: &str) -> Resul
         .map_or(Resolved::None, Resolved::One))
 }
 
-pub(super) async fn tip(
-    reader: &mut ReadGuard<'_>,
-    session: &SessionId,
-) -> Result<Option<SessionId>> {
+pub(super) async fn tip(reader: &mut ReadGuard, session: &SessionId) -> Result<Option<SessionId>> {
     let query = || sqlx::query(TIP).bind(session.as_str());
     let mut tip = None;
     reader.each(query, |row| tip = Some(id_at(row, 0))).await?;

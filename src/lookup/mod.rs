@@ -147,7 +147,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn session_by_title(&self, title: &str) -> Result<Option<Session>> {
         let read = self.read(Length::Short)?;
-        read.run(async { find_by_title(&mut read.connection().await?, title).await })
+        read.run(async { find_by_title(&mut read.statements(), title).await })
             .await
     }
 
@@ -165,7 +165,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn resolve_session_by_title(&self, title: &str) -> Result<Option<SessionId>> {
         let read = self.read(Length::Short)?;
-        read.run(async { find::by_title_or_number(&mut read.connection().await?, title).await })
+        read.run(async { find::by_title_or_number(&mut read.statements(), title).await })
             .await
     }
 
@@ -188,7 +188,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn next_title_in_lineage(&self, title: &str) -> Result<String> {
         let read = self.read(Length::Short)?;
-        read.run(async { find::next_title(&mut read.connection().await?, title).await })
+        read.run(async { find::next_title(&mut read.statements(), title).await })
             .await
     }
 
@@ -205,7 +205,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn resolve_session_id(&self, prefix: &str) -> Result<Resolved> {
         let read = self.read(Length::Short)?;
-        read.run(async { find::by_prefix(&mut read.connection().await?, prefix).await })
+        read.run(async { find::by_prefix(&mut read.statements(), prefix).await })
             .await
     }
 
@@ -228,7 +228,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn compression_tip(&self, id: &SessionId) -> Result<Option<SessionId>> {
         let read = self.read(Length::Short)?;
-        read.run(async { find::tip(&mut read.connection().await?, id).await })
+        read.run(async { find::tip(&mut read.statements(), id).await })
             .await
     }
 }

@@ -162,10 +162,7 @@ pub(super) async fn find(reader: &mut ReadGuard, id: &SessionId) -> Result<Optio
     Ok(found)
 }
 
-pub(crate) async fn find_by_title(
-    reader: &mut ReadGuard<'_>,
-    title: &str,
-) -> Result<Option<Session>> {
+pub(crate) async fn find_by_title(reader: &mut ReadGuard, title: &str) -> Result<Option<Session>> {
     let mut found = None;
     let query = || sqlx::query(FIND_BY_TITLE).bind(title);
     reader.each(query, |row| found = Some(session(row))).await?;
