@@ -260,14 +260,6 @@ impl SessionStore {
         Ok(runtime)
     }
 
-    /// Runs what takes long but waits for nothing on a thread for such work.
-    pub(crate) async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T> {
-        Task::new(self.check()?.spawn_blocking(work)).join().await
-    }
-
     /// Has `operation` written, and waits for its commit.
     pub(crate) async fn write<O: Operation>(&self, operation: O) -> Result<O::Output> {
         self.check()?;

@@ -17,7 +17,7 @@ pub(crate) struct Counts {
 pub struct ShutdownReport {
     /// Writes that were committed after the call.
     pub committed: u64,
-    /// Writes that were refused with [`Error::Closed`]: they never ran.
+    /// Writes that were refused with [`Error::Closed`](crate::Error::Closed): they never ran.
     pub refused: u64,
 }
 

@@ -432,7 +432,8 @@ impl ReadGuard {
 
     fn timeout(&self) -> Error {
         Error::ReadTimeout {
-            waited: self.started.elapsed(),
+            // The connection's clock counts whole milliseconds.
+            waited: self.started.elapsed().max(self.wait),
         }
     }
 }

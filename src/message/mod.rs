@@ -42,9 +42,6 @@ impl Appended {
     }
 }
 
-/// From so many bytes on, checking messages takes longer than a poll should.
-const LARGE: usize = 256 * 1024;
-
 impl SessionStore {
     /// Stores a message at the end of a session's transcript, and counts it.
     ///
@@ -97,7 +94,7 @@ impl SessionStore {
     /// Dropping the future leaves the turn either wholly stored or absent.
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn append_turn(&self, session: &SessionId, turn: Turn) -> Result<Appended> {
-        let rows = self.rows(turn.messages).await?;
+        let rows = self.rows(turn.messages)?;
         let key = turn.key.map(valid_key).transpose()?;
         if let Some(usage) = &turn.usage {
             usage.check()?;
@@ -153,7 +150,7 @@ impl SessionStore {
         session: &SessionId,
         messages: impl IntoIterator<Item = NewMessage> + Send,
     ) -> Result<Vec<MessageId>> {
-        let rows = self.rows(messages.into_iter().collect()).await?;
+        let rows = self.rows(messages)?;
         self.write(Replace {
             session: session.clone(),
             rows,
@@ -237,19 +234,13 @@ impl SessionStore {
             .await
     }
 
-    /// Messages as rows, checked. Large ones are checked where that may take its time.
-    async fn rows(&self, messages: Vec<NewMessage>) -> Result<Vec<Row>> {
+    /// Messages as rows, checked; here and not on another thread, so that the queue keeps the order
+    /// of the calls.
+    fn rows(&self, messages: impl IntoIterator<Item = NewMessage>) -> Result<Vec<Row>> {
         let limit = self.options().message_limit;
-        let rows = move |messages: Vec<NewMessage>| {
-            messages
-                .into_iter()
-                .map(|message| Row::new(message, limit))
-                .collect()
-        };
-        let bytes: usize = messages.iter().map(NewMessage::bytes).sum();
-        if bytes < LARGE {
-            return rows(messages);
-        }
-        self.blocking(move || rows(messages)).await?
+        messages
+            .into_iter()
+            .map(|message| Row::new(message, limit))
+            .collect()
     }
 }

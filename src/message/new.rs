@@ -89,16 +89,6 @@ impl NewMessage {
             .tool_call_id(tool_call_id)
     }
 
-    /// About how much there is to check.
-    pub(super) fn bytes(&self) -> usize {
-        let content = match &self.content {
-            Some(Content::Text(text)) => text.len(),
-            Some(Content::Parts(parts)) => parts.len(),
-            None => 0,
-        };
-        content + self.tool_calls.as_ref().map_or(0, Json::len) + 64
-    }
-
     /// What it says: a text, or [`Json`] with an array of parts.
     pub fn content(mut self, content: impl Into<Content>) -> Self {
         self.content = Some(content.into());
