@@ -66,7 +66,7 @@ pub enum Error {
     },
     /// The transcript does not end where the caller expected: somebody else appended. Nothing was
     /// stored: read what is new, then append again.
-    #[error("the transcript does not end where the caller expected")]
+    #[error("the transcript does not end where the caller expected; read what is new")]
     Conflict {
         /// Id of the last message, `None` if there is none.
         actual: Option<MessageId>,
@@ -142,7 +142,9 @@ pub enum Error {
     },
     /// The database failed at the moment of commit: the write is stored either whole or not at
     /// all, and only the file can tell. Append again with an idempotency key.
-    #[error("the commit failed half-way; the write may or may not be stored")]
+    #[error(
+        "the commit failed half-way; the write may or may not be stored: append again with the same key"
+    )]
     OutcomeUnknown {
         /// The database's answer.
         source: BoxError,
@@ -155,14 +157,14 @@ pub enum Error {
     },
     /// The file is damaged. Nothing of the write was stored; keep the file, and restore a backup or
     /// recover its rows into a new one.
-    #[error("the database is damaged")]
+    #[error("the database is damaged; keep the file and restore a backup")]
     Corrupt {
         /// The database's answer.
         source: BoxError,
     },
     /// The database file was deleted, moved or replaced while the store was open. Nothing more is
     /// read or written through this store: put the file back and open it again.
-    #[error("{} was deleted, moved or replaced while the store was open", path.display())]
+    #[error("{} was deleted, moved or replaced while the store was open; put it back and open it again", path.display())]
     FileReplaced {
         /// The database.
         path: PathBuf,

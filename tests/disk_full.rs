@@ -18,11 +18,15 @@ mod support;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _, join_all};
 use futures_util::poll;
-use hermes_state::{Appended, Error, NewSession, Result, SessionId, SessionStore, Turn};
+use hermes_state::{
+    Appended, Error, NewSession, Result, RetryPolicy, SessionId, SessionStore, StoreOptions, Turn,
+};
 use support::{File, assert_sound, child, child_argument, contents, rival, text};
+use tokio::time::timeout;
 
 /// Appends to different sessions that wait together; a session is created between them.
 async fn group(store: &SessionStore, contents: &[String], keys: bool) -> Vec<Result<Appended>> {
@@ -92,6 +96,31 @@ async fn nothing_of_a_group_stays_that_met_a_full_disk() {
         assert!(!again[0].as_ref().unwrap().repeated);
         assert_eq!(file.contents(), ["a", "b", "c", "d", "e", "f"]);
         assert_sound(&file.path);
+    }
+}
+
+/// A second try would come after 10 s.
+fn patient() -> StoreOptions {
+    let wait = Duration::from_secs(10);
+    StoreOptions::new().retry(RetryPolicy::new().wait(wait, wait).unwrap())
+}
+
+/// Only a lock passes by itself.
+#[tokio::test]
+async fn a_full_disk_is_not_tried_again() {
+    let file = File::new();
+    let (store, session) = file.open_with(patient()).await;
+    store.append_message(&session, text("a")).await.unwrap();
+    let last = "UPDATE sqlite_sequence SET seq = 9223372036854775807 WHERE name = 'messages'";
+    file.rival().execute_batch(last).unwrap();
+
+    let turn = Turn::new([text("b")]);
+    for turn in [turn.clone(), turn.key("k")] {
+        let answer = timeout(Duration::from_secs(8), store.append_turn(&session, turn)).await;
+        assert!(
+            matches!(answer, Ok(Err(Error::DiskFull { .. }))),
+            "{answer:?}"
+        );
     }
 }
 
@@ -198,7 +227,7 @@ fn a_commit_that_failed_half_way_is_reported_and_not_repeated() {
 #[tokio::test]
 async fn meets_a_failing_disk() {
     let Some(path) = child_argument() else { return };
-    let store = SessionStore::open(&path).await.unwrap();
+    let store = patient().open(&path).await.unwrap();
     let session = store.create_session(NewSession::new("test")).await.unwrap();
     store
         .append_message(&session, text("before"))
@@ -210,7 +239,8 @@ async fn meets_a_failing_disk() {
         Turn::new([text(large.as_str())]).key("k"),
     ];
     for turn in turns.clone() {
-        let unknown = store.append_turn(&session, turn).await.unwrap_err();
+        let answer = timeout(Duration::from_secs(8), store.append_turn(&session, turn)).await;
+        let unknown = answer.expect("it was tried again").unwrap_err();
         assert!(
             matches!(unknown, Error::OutcomeUnknown { .. }),
             "{unknown:?}"

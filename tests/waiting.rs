@@ -121,6 +121,43 @@ async fn a_write_that_expired_in_the_queue_never_runs() {
     assert_eq!(file.contents(), ["later"]);
 }
 
+/// The writer looks at the clock itself: a caller whose task is held up takes nothing back.
+#[tokio::test]
+async fn a_write_that_expired_never_runs_though_its_caller_was_held_up() {
+    let deadline = Duration::from_millis(200);
+    let turn = Turn::new([text("late")]);
+    // Behind another write in the queue; and at the writer, whose BEGIN waits for the lock.
+    for (first, turn) in [
+        (Some("first"), turn.clone()),
+        (Some("first"), turn.clone().key("k")),
+        (None, turn.key("k")),
+    ] {
+        let file = File::new();
+        let options = StoreOptions::new().busy_timeout(PATIENCE).unwrap();
+        let (store, session) = file.open_with(options).await;
+        let hurried = store.with_deadline(deadline).unwrap();
+        let lock = file.lock();
+        let mut before: Vec<_> = first
+            .iter()
+            .map(|first| append(&store, &session, text(*first)))
+            .collect();
+        queue(&mut before).await;
+        tokio::time::sleep(deadline / 4).await;
+        let mut late = vec![append_turn(&hurried, &session, turn)];
+        queue(&mut late).await;
+        tokio::time::sleep(deadline * 2).await;
+
+        drop(lock);
+        store.append_message(&session, text("later")).await.unwrap();
+
+        let expected: Vec<_> = first.into_iter().chain(["later"]).collect();
+        assert_eq!(file.contents(), expected);
+        let late = late.remove(0).await;
+        assert!(matches!(late, Err(Error::Overloaded { .. })), "{late:?}");
+        ids(join_all(before).await);
+    }
+}
+
 #[tokio::test]
 async fn a_write_that_has_begun_is_waited_for() {
     let file = File::new();

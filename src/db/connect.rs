@@ -171,6 +171,24 @@ mod tests {
         }
     }
 
+    /// What is adopted must survive a power cut as it is: never less than a write of the store.
+    #[tokio::test]
+    async fn the_migrator_is_set_up_as_the_contract_says() {
+        let (_folder, target) = file(&options()).await;
+        let mut connection = migrator(&target.path, &options(), false).await.unwrap();
+        let own = [
+            ("PRAGMA synchronous", "3"),
+            ("PRAGMA wal_autocheckpoint", "0"),
+        ];
+        for (pragma, expected) in COMMON.into_iter().chain(own) {
+            assert_eq!(
+                read_back(&mut connection, pragma).await,
+                expected,
+                "{pragma}"
+            );
+        }
+    }
+
     #[tokio::test]
     async fn a_reader_is_set_up_as_the_contract_says_and_can_not_write() {
         let (_folder, target) = file(&options()).await;

@@ -56,6 +56,10 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) async fn connect(&self) -> sqlx::Result<SqliteConnection> {
         let mut connection = connect::writer(&self.path, &self.options, self.journal).await?;
+        // A connection opens its log with its first read, and the check below must find it.
+        sqlx::query("SELECT 1 FROM sqlite_schema LIMIT 1")
+            .fetch_optional(&mut connection)
+            .await?;
         let claims = Arc::clone(&self.claims);
         let check = self
             .status
