@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Connection as _, Sqlite, SqliteConnection, query::Query};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -170,32 +169,21 @@ impl Readers {
         })
     }
 
-    /// Sends the rows of a statement into `rows`. The caller may stop asking for them: the
-    /// connection comes back by the deadline all the same.
-    async fn pump(
+    /// Reads the rows of a statement. The caller may stop asking for them: the connection comes
+    /// back by the deadline all the same.
+    async fn rows(
         self: Arc<Self>,
         query: Query<'static, Sqlite, SqliteArguments>,
         length: Length,
         deadline: Instant,
-        rows: mpsc::UnboundedSender<SqliteRow>,
-    ) -> std::result::Result<(), Failed> {
+    ) -> std::result::Result<Vec<SqliteRow>, Failed> {
         let mut lease = self.lease(length, deadline).await?;
         let Some(reader) = &mut lease.reader else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         reader.settled = false;
-        let result = async {
-            let mut stream = query.fetch(&mut reader.connection);
-            while let Some(row) = stream.try_next().await? {
-                if rows.send(row).is_err() {
-                    break;
-                }
-                tokio::task::consume_budget().await;
-            }
-            Ok(())
-        }
-        .await;
-        reader.settled = !rows.is_closed();
+        let result = query.fetch_all(&mut reader.connection).await;
+        reader.settled = true;
         if let Err(error) = &result
             && !matches!(
                 code::classify(error),
@@ -388,24 +376,23 @@ impl ReadGuard {
     ) -> Result<()> {
         self.readers.status.presence.ensure()?;
         for attempt in 1.. {
-            let (sender, mut rows) = mpsc::unbounded_channel();
             let deadline = self.started + self.wait;
-            let pump = Arc::clone(&self.readers).pump(query(), self.length, deadline, sender);
-            let timed = async move { tokio::time::timeout_at(deadline, pump).await };
+            let rows = Arc::clone(&self.readers).rows(query(), self.length, deadline);
+            let timed = async move { tokio::time::timeout_at(deadline, rows).await };
             let mut task = Task::new(self.runtime.spawn(timed));
-            let mut any = false;
-            let mut since = std::time::Instant::now();
-            while let Some(row) = rows.recv().await {
-                any = true;
-                take(&row);
-                // Large rows must not keep other tasks from running.
-                if since.elapsed() > LONGEST_POLL {
-                    tokio::task::yield_now().await;
-                    since = std::time::Instant::now();
-                }
-            }
             let error = match task.join().await? {
-                Ok(Ok(())) => return Ok(()),
+                Ok(Ok(rows)) => {
+                    let mut since = std::time::Instant::now();
+                    for row in rows {
+                        take(&row);
+                        // Large rows must not keep other tasks from running.
+                        if since.elapsed() > LONGEST_POLL {
+                            tokio::task::yield_now().await;
+                            since = std::time::Instant::now();
+                        }
+                    }
+                    return Ok(());
+                }
                 Ok(Err(Failed::Ours(error))) => return Err(error),
                 Ok(Err(Failed::Sqlx(error))) => error,
                 Err(_elapsed) => return Err(self.timeout()),
@@ -413,7 +400,7 @@ impl ReadGuard {
             match code::classify(&error) {
                 // Another process is recovering the log: for a moment neither it nor the index
                 // beside it can be read.
-                Failure::Busy | Failure::Io | Failure::CantOpen if !any && attempt < TRIES => {
+                Failure::Busy | Failure::Io | Failure::CantOpen if attempt < TRIES => {
                     tracing::debug!(attempt, %error, "reading again");
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
