@@ -143,7 +143,6 @@ impl SessionStore {
                     options: options.clone(),
                     journal: opened.environment.journal_mode,
                     page_size: opened.environment.page_size,
-                    session_key: opened.session_key,
                     status: Arc::clone(&status),
                     claims: Arc::default(),
                 };
@@ -239,11 +238,15 @@ impl SessionStore {
     }
 
     async fn close_until(&self, until: Option<Instant>) -> Result<ShutdownReport> {
-        self.check()?;
+        let runtime = self.check()?;
         if let Some(writer) = &self.shared.writer {
             return writer.close(until).await;
         }
-        self.shared.readers.close(until).await;
+        let readers = Arc::clone(&self.shared.readers);
+        readers.refuse();
+        // Goes on when nobody waits for it.
+        let closing = runtime.spawn(async move { readers.close(until).await });
+        closing.await.map_err(|_| Error::RuntimeEnded)?;
         Ok(ShutdownReport::default())
     }
 

@@ -399,3 +399,43 @@ fn opens_and_closes() {
         .await;
     });
 }
+
+#[tokio::test]
+async fn a_temporary_store_is_gone_with_its_last_clone() {
+    let store = StoreOptions::new().open_temporary().await.unwrap();
+    let folder = store.environment().path.parent().unwrap().to_owned();
+    let clone = store.clone();
+    drop(store);
+    assert!(folder.join("state.db").exists());
+    clone.close().await.unwrap();
+    drop(clone);
+    assert!(!folder.exists());
+}
+
+#[tokio::test]
+async fn closing_for_reading_goes_on_when_nobody_waits_for_it() {
+    let file = File::new();
+    let (store, session) = file.open().await;
+    store.close().await.unwrap();
+    let store = StoreOptions::new()
+        .read_only()
+        .open(file.beside(""))
+        .await
+        .unwrap();
+    assert!(futures_util::poll!(Box::pin(store.close())).is_pending());
+    let refused = store.session(&session).await;
+    assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn the_greatest_limit_of_a_shutdown_is_none() {
+    let file = File::new();
+    let (store, _) = file.open().await;
+    for limit in [
+        Duration::MAX,
+        Duration::from_secs(u64::MAX / 4),
+        Duration::from_secs(1 << 62),
+    ] {
+        store.shutdown(limit).await.unwrap();
+    }
+}

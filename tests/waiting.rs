@@ -130,6 +130,7 @@ async fn a_write_that_expired_never_runs_though_its_caller_was_held_up() {
     for (first, turn) in [
         (Some("first"), turn.clone()),
         (Some("first"), turn.clone().key("k")),
+        (None, turn.clone()),
         (None, turn.key("k")),
     ] {
         let file = File::new();

@@ -118,7 +118,6 @@ mod tests {
             options: options.clone(),
             journal: environment.journal_mode,
             page_size: environment.page_size,
-            session_key: true,
             status: Arc::new(Status::new(presence, true)),
             claims: Arc::default(),
         };

@@ -156,9 +156,7 @@ impl Attempt {
     /// written, and the statements must tell which write is to blame, or has no caller any more.
     async fn try_script(&mut self) -> Result<bool, Failed> {
         let script = match self.group.split_first() {
-            Some((first, rest)) if !self.taken && self.link.target.session_key => {
-                first.script_with(rest)
-            }
+            Some((first, rest)) if !self.taken => first.script_with(rest),
             _ => None,
         };
         let Some(Script { sql, arguments }) = script else {
@@ -367,7 +365,6 @@ mod tests {
             options,
             journal: environment.journal_mode,
             page_size: environment.page_size,
-            session_key: true,
             claims: Arc::default(),
         });
         let connection = target.connect().await.unwrap();

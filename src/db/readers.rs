@@ -51,6 +51,7 @@ pub(crate) struct Readers {
     /// Fewer permits: what long reads may use.
     long: Arc<Semaphore>,
     idle: Mutex<Vec<Reader>>,
+    closing: AtomicBool,
     runtime: Handle,
     sweeper: Mutex<Option<AbortHandle>>,
 }
@@ -132,6 +133,7 @@ impl Readers {
             total,
             options,
             idle: Mutex::new(Vec::new()),
+            closing: AtomicBool::new(false),
             runtime,
             sweeper: Mutex::new(None),
         })
@@ -143,6 +145,9 @@ impl Readers {
         length: Length,
         deadline: Instant,
     ) -> Result<Lease> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
         let long = match length {
             Length::Short => None,
             Length::Long => Some(owned(&self.long).await?),
@@ -229,8 +234,14 @@ impl Readers {
         Some(Held(held.ok()))
     }
 
+    /// Refuses new reads from now on.
+    pub(crate) fn refuse(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
     /// Refuses new reads, waits for the running ones until `deadline`, closes all connections.
     pub(crate) async fn close(&self, deadline: Option<Instant>) {
+        self.refuse();
         self.long.close();
         let longest = Instant::now() + self.options.deadline;
         let running = self.hold(deadline.unwrap_or(longest).min(longest)).await;
@@ -248,11 +259,15 @@ impl Readers {
     }
 
     fn give_back(self: &Arc<Self>, mut reader: Reader) {
-        if self.permits.is_closed() {
-            return;
-        }
         reader.used = Instant::now();
-        lock(&self.idle).push(reader);
+        {
+            let mut idle = lock(&self.idle);
+            // Whoever closes takes the list after it closed the permits.
+            if self.permits.is_closed() {
+                return;
+            }
+            idle.push(reader);
+        }
         let mut sweeper = lock(&self.sweeper);
         if sweeper.is_none() {
             let readers = Arc::downgrade(self);

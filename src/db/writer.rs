@@ -46,8 +46,6 @@ pub(crate) struct Target {
     pub(crate) options: StoreOptions,
     pub(crate) journal: JournalMode,
     pub(crate) page_size: u32,
-    /// Whether SQLite itself refuses messages of unknown sessions.
-    pub(crate) session_key: bool,
     pub(crate) status: Arc<Status>,
     /// Of the transaction that is running.
     pub(crate) claims: Arc<Claims>,
@@ -144,7 +142,7 @@ impl Writer {
     ) -> Result<O::Output> {
         self.ensure_open()?;
         let deadline = Instant::now() + wait;
-        let ticket = Arc::new(Ticket::default());
+        let ticket = Arc::new(Ticket::new(deadline));
         let (reply, mut answer) = oneshot::channel();
         // One timer, made while the runtime is known to be there.
         let mut too_late = pin!(tokio::time::sleep_until(deadline));
@@ -168,7 +166,8 @@ impl Writer {
         };
         match answered {
             Ok(result) => result,
-            Err(_) if ticket.is_taken() => Err(Error::OutcomeUnknown {
+            // Nobody answered. If the write is not settled yet, it is now: it never runs.
+            Err(_) if !ticket.give_up() && !ticket.is_given_up() => Err(Error::OutcomeUnknown {
                 source: "the writer ended during the commit".into(),
             }),
             Err(_) if Instant::now() >= deadline => Err(Error::Overloaded { waited: wait }),
@@ -226,11 +225,15 @@ impl Writer {
         let closed = done.wait_for(|done| *done);
         match until {
             None => closed.await.map_err(|_| Error::RuntimeEnded)?,
-            Some(until) => match tokio::time::timeout_at(until + GRACE, closed).await {
-                Ok(closed) => closed.map_err(|_| Error::RuntimeEnded)?,
-                // A long transaction, or a runtime that nobody drives: it ends without us.
-                Err(_) => return Ok(self.counts.report().since(before)),
-            },
+            Some(until) => {
+                match tokio::time::timeout_at(until.checked_add(GRACE).unwrap_or(until), closed)
+                    .await
+                {
+                    Ok(closed) => closed.map_err(|_| Error::RuntimeEnded)?,
+                    // A long transaction, or a runtime that nobody drives: it ends without us.
+                    Err(_) => return Ok(self.counts.report().since(before)),
+                }
+            }
         };
         Ok(self.counts.report().since(before))
     }

@@ -7,7 +7,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteQueryResult};
 use sqlx::{Arguments as _, SqliteConnection};
 
 use super::Appended;
-use super::insert::{Shape, ids_up_to, insert};
+use super::insert::{MAX_BYTES, Shape, ids_up_to, insert};
 use super::new::{Position, Row};
 use crate::db::queue::{Fault, Operation, Script};
 use crate::error::{Error, Result};
@@ -127,7 +127,7 @@ impl Operation for Append {
     }
 
     fn script(run: &[&Self]) -> Option<Script> {
-        // An unknown session shows as a foreign key that does not hold; without rows there is none.
+        // An unknown session shows by the rows that are not inserted; without rows there are none.
         if !run
             .iter()
             .all(|append| append.is_plain() && !append.rows.is_empty())
@@ -135,6 +135,9 @@ impl Operation for Append {
             return None;
         }
         let rows: Vec<(&SessionId, &Row)> = run.iter().flat_map(|append| append.rows()).collect();
+        if rows.iter().map(|(_, row)| row.bytes()).sum::<usize>() > MAX_BYTES {
+            return None;
+        }
         let shape = Shape::for_rows(rows.len())?;
         let mut arguments = SqliteArguments::default();
         let sums = sums(run);

@@ -18,7 +18,7 @@ const SIZES: [usize; 15] = [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128
 pub(super) const MAX_ROWS: usize = 128;
 
 /// Bytes of the rows of one statement: they are held twice while it runs.
-const MAX_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 const COLUMNS: usize = 14;
 
@@ -44,18 +44,14 @@ impl Shape {
         );
         let row = format!("({})", vec!["?"; COLUMNS].join(", "));
         let rows_of_values = vec![row; rows].join(", ");
-        if rows == 1 {
-            insert += "VALUES ";
-            insert += &rows_of_values;
-        } else {
-            let columns: Vec<String> = (1..=COLUMNS).map(|n| format!("column{n}")).collect();
-            // Writing to a string does not fail.
-            let _infallible = write!(
-                insert,
-                "SELECT {} FROM (VALUES {rows_of_values}) WHERE column1 IS NOT NULL",
-                columns.join(", "),
-            );
-        }
+        let columns: Vec<String> = (1..=COLUMNS).map(|n| format!("column{n}")).collect();
+        // Writing to a string does not fail.
+        let _infallible = write!(
+            insert,
+            "SELECT {} FROM (VALUES {rows_of_values}) \
+             WHERE EXISTS (SELECT 1 FROM sessions WHERE id = column1)",
+            columns.join(", "),
+        );
         Self {
             rows,
             script_for_one: script(super::append::COUNT_ONE, &insert),
@@ -90,8 +86,8 @@ fn script(count: &str, insert: &str) -> String {
     format!("BEGIN IMMEDIATE; {count}; {insert}; {CHECK}; COMMIT")
 }
 
-/// Fails unless the statement before inserted so many rows: a trigger of another program may leave
-/// rows out without an error.
+/// Fails unless the statement before inserted so many rows: messages of unknown sessions are left
+/// out, and a trigger of another program may leave any out without an error.
 const CHECK: &str = "SELECT 1 WHERE json(iif(changes() = ?, 'null', '-')) IS NULL";
 
 fn bind(

@@ -218,18 +218,22 @@ pub(super) async fn last_id(
     reader: &mut ReadGuard,
     session: &SessionId,
 ) -> Result<Option<MessageId>> {
-    let statement = if reader.has_message_index() {
-        LAST_ID
-    } else {
-        LAST_ID_SORTED
-    };
     let mut last = None;
-    let query = || sqlx::query(statement).bind(session.as_str());
-    reader
-        .each(query, |row| {
+    loop {
+        let statement = if reader.has_message_index() {
+            LAST_ID
+        } else {
+            LAST_ID_SORTED
+        };
+        let query = || sqlx::query(statement).bind(session.as_str());
+        let read = reader.each(query, |row| {
             last = sqlx::Row::try_get(row, 0).unwrap_or_default();
-        })
-        .await?;
+        });
+        match read.await {
+            Err(error) if reader.lost_message_index(&error) => {}
+            read => break read?,
+        }
+    }
     Ok(last.map(MessageId::new))
 }
 

@@ -31,8 +31,6 @@ pub(super) struct Look {
     /// Our migrations that the file has seen.
     history: BTreeSet<i64>,
     compat: Option<Compat>,
-    /// Whether SQLite itself refuses messages of unknown sessions.
-    pub(super) session_key: bool,
     pub(super) journal: JournalMode,
     pub(super) page_size: u32,
 }
@@ -88,14 +86,6 @@ pub(super) async fn look(connection: &mut SqliteConnection) -> sqlx::Result<Look
         one_version: false,
         history: BTreeSet::new(),
         compat: None,
-        session_key: sqlx::query_scalar(
-            "SELECT EXISTS (
-                 SELECT 1 FROM pragma_foreign_key_list('messages')
-                 WHERE lower(\"from\") = 'session_id' AND lower(\"table\") = 'sessions'
-             )",
-        )
-        .fetch_one(&mut *connection)
-        .await?,
         journal: journal_mode(connection).await?,
         page_size: sqlx::query_scalar("PRAGMA page_size")
             .fetch_one(&mut *connection)
