@@ -23,6 +23,8 @@ pub use message::{
 };
 pub use options::{Access, Durability, Journal, StoreOptions};
 pub use retry::RetryPolicy;
-pub use session::{EndReason, NewSession, Scope, Session};
+pub use session::{
+    EndReason, NewSession, PruneAge, PruneMode, PruneOptions, PruneReport, Scope, Session,
+};
 pub use store::{SessionStore, ShutdownReport};
 pub use time::Timestamp;

@@ -120,8 +120,29 @@ impl Attempt {
     /// Tries the group's transaction once. After `Ok` each write of the group has its outcome and
     /// is committed.
     pub(crate) async fn run(mut self) -> (Self, Result<(), Failed>) {
-        let result = self.transact().await;
+        let result = if self.group.iter().any(|job| job.leaves_orphans()) {
+            self.transact_without_foreign_keys().await
+        } else {
+            self.transact().await
+        };
         (self, result)
+    }
+
+    /// The keys are switched outside of transactions: inside, SQLite ignores it.
+    async fn transact_without_foreign_keys(&mut self) -> Result<(), Failed> {
+        let connection = self.link.ready().await?;
+        let off = sqlx::query("PRAGMA foreign_keys = OFF");
+        if let Err(error) = off.execute(connection).await {
+            return Err(self.give_up(error).await);
+        }
+        let result = self.transact().await;
+        if let Some(connection) = self.link.live() {
+            let on = sqlx::query("PRAGMA foreign_keys = ON");
+            if on.execute(connection).await.is_err() {
+                self.link.discard().await;
+            }
+        }
+        result
     }
 
     async fn transact(&mut self) -> Result<(), Failed> {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::code::{self, Failure};
 use super::connect;
 use super::group::{Attempt, Failed, Link, stopped};
+use super::leftovers::{self, Left, RemoveLeftovers};
 use super::queue::{Job, Operation, Pending};
 use super::readers::Readers;
 use super::status::Status;
@@ -24,6 +25,12 @@ use crate::retry::{self, GaveUp, Reason};
 
 /// How long the queue must be empty before the log is truncated.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// How long the queue must be empty before leftovers of deleted sessions are removed.
+const LULL: Duration = Duration::from_millis(5);
+
+/// After how many groups without a lull they are removed all the same, a piece each time.
+const GROUPS_BETWEEN: u32 = 64;
 
 /// Whether the store still takes writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +133,8 @@ impl Writer {
             held: None,
             link: Some(Link::new(Arc::clone(&target), connection)),
             log: (target.journal == JournalMode::Wal).then(|| Log::new(target.page_size)),
+            leftovers_due: None,
+            groups: 0,
             readers,
             phase: phase_seen,
             done,
@@ -227,7 +236,7 @@ impl Writer {
             deadline,
             reply,
             outcome,
-            _room: room,
+            _room: Some(room),
         }));
         Ok(())
     }
@@ -284,6 +293,10 @@ struct Task {
     link: Option<Link>,
     /// `None` where the file has no write-ahead log.
     log: Option<Log>,
+    /// When to remove the next leftovers of deleted sessions; `None` if none are known.
+    leftovers_due: Option<Instant>,
+    /// Groups since leftovers were removed.
+    groups: u32,
     readers: Arc<Readers>,
     phase: watch::Receiver<Phase>,
     done: watch::Sender<bool>,
@@ -295,14 +308,17 @@ struct Task {
 impl Task {
     async fn run(mut self) {
         self.build_message_index().await;
+        self.look_for_leftovers().await;
         while let Some(first) = self.next().await {
             if self.is_stopped() {
                 self.refuse(first);
                 continue;
             }
             let group = self.gather(first).await;
+            let orphans = group.iter().any(|job| job.leaves_orphans());
             self.write(group).await;
             self.keep_log_short().await;
+            self.make_way_for_leftovers(orphans).await;
         }
         self.finish().await;
     }
@@ -316,6 +332,7 @@ impl Task {
         loop {
             let live = self.link.as_ref().is_some_and(Link::is_live);
             let idle = live && self.log.as_ref().is_some_and(Log::is_dirty);
+            let due = self.leftovers_due;
             tokio::select! {
                 biased;
                 job = self.queue.recv() => return job,
@@ -324,6 +341,9 @@ impl Task {
                     // The last handle is gone, and the queue's other end with it.
                     Err(_) => watching = false,
                 },
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.remove_leftovers().await;
+                }
                 () = tokio::time::sleep(IDLE), if idle => self.truncate_log().await,
             }
         }
@@ -352,13 +372,14 @@ impl Task {
         tokio::task::yield_now().await;
         let options = &self.target.options;
         let mut bytes = first.bytes();
+        let alone = first.leaves_orphans();
         let mut group = vec![first];
-        while group.len() < options.group_writes {
+        while !alone && group.len() < options.group_writes {
             let Ok(job) = self.queue.try_recv() else {
                 break;
             };
             bytes = bytes.saturating_add(job.bytes());
-            if bytes > options.group_bytes {
+            if bytes > options.group_bytes || job.leaves_orphans() {
                 self.held = Some(job);
                 break;
             }
@@ -519,6 +540,76 @@ impl Task {
         }
     }
 
+    /// What a program that was killed had still to remove.
+    async fn look_for_leftovers(&mut self) {
+        let Some(connection) = self.link.as_mut().and_then(Link::live) else {
+            return;
+        };
+        match leftovers::any(connection).await {
+            Ok(true) => self.leftovers_due = Some(Instant::now()),
+            Ok(false) => {}
+            // The next opening looks again.
+            Err(error) => tracing::warn!(%error, "looking for leftovers of deleted sessions failed"),
+        }
+    }
+
+    /// After a group: callers go first, but not for ever. `orphans`: it may have left some.
+    async fn make_way_for_leftovers(&mut self, orphans: bool) {
+        if self.leftovers_due.is_none() && !orphans {
+            return;
+        }
+        self.groups += 1;
+        if self.groups < GROUPS_BETWEEN {
+            let lull = Instant::now() + LULL;
+            self.leftovers_due = Some(self.leftovers_due.map_or(lull, |due| due.max(lull)));
+        } else {
+            self.remove_leftovers().await;
+        }
+    }
+
+    /// Removes a piece of what deleted sessions left behind.
+    async fn remove_leftovers(&mut self) {
+        self.groups = 0;
+        let now = Instant::now();
+        let (reply, mut answer) = oneshot::channel();
+        let job = Pending {
+            operation: RemoveLeftovers { session: None },
+            ticket: Arc::default(),
+            queued: now,
+            deadline: now + self.target.options.deadline,
+            reply,
+            outcome: None,
+            _room: None,
+        };
+        let (group, _, result) = self.transact(vec![Box::new(job)], false).await;
+        match result {
+            Ok(()) => {
+                if let Some(log) = &mut self.log {
+                    log.committed(0);
+                }
+                for job in group {
+                    job.finish();
+                }
+                self.leftovers_due = match answer.try_recv() {
+                    Ok(Ok(Left::More)) => Some(Instant::now()),
+                    _ => None,
+                };
+                self.keep_log_short().await;
+            }
+            Err(gave_up) => {
+                tracing::warn!(
+                    code = gave_up.last.code(),
+                    "removing leftovers of a deleted session failed"
+                );
+                // Any other failure is the next opening's.
+                self.leftovers_due = match gave_up.last {
+                    Failed::Busy(_) => Some(Instant::now() + IDLE),
+                    _ => None,
+                };
+            }
+        }
+    }
+
     async fn finish(mut self) {
         let until = match *self.phase.borrow() {
             Phase::Closing { until } => until,
@@ -527,6 +618,11 @@ impl Task {
         // The queue is closed: nobody enters any more.
         let entering = self.counts.entering.load(Ordering::Acquire);
         self.counts.refused.fetch_add(entering, Ordering::AcqRel);
+        while self.leftovers_due.is_some_and(|due| due <= Instant::now() + LULL)
+            && !self.is_stopped()
+        {
+            self.remove_leftovers().await;
+        }
         self.readers.close(until).await;
         if !self.is_stopped() {
             self.truncate_log().await;

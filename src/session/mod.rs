@@ -1,22 +1,28 @@
 //! Sessions: their life from creation to end.
 
 mod count;
+mod delete;
+mod prune;
 mod row;
 mod write;
 
 use std::fmt;
 
+use crate::db::leftovers::{Left, RemoveLeftovers};
+use crate::db::queue::Operation;
 use crate::db::readers::Length;
 use crate::error::{Error, Result};
 use crate::id::SessionId;
 use crate::json::Json;
 use crate::store::SessionStore;
 use crate::time::Timestamp;
-use write::{Create, End, Ensure, Reopen, SetModel, SetSystemPrompt};
+use delete::Delete;
+use write::{Create, End, Ensure, Made, Reopen, SetModel, SetSystemPrompt};
 
 pub(crate) use write::ensure_exists;
 
 pub use count::Scope;
+pub use prune::{PruneAge, PruneMode, PruneOptions, PruneReport};
 pub use row::{EndReason, Session};
 
 /// The source of a session that was made by [`SessionStore::ensure_session`] without one.
@@ -122,7 +128,8 @@ impl SessionStore {
     ///
     /// Safe to repeat: a session that exists keeps every value that it has. Only what it does not
     /// have yet is filled in, and the source if it is `unknown`, so that a session made by
-    /// [`ensure_session`](Self::ensure_session) gets completed.
+    /// [`ensure_session`](Self::ensure_session) gets completed. Where a session of this id was just
+    /// deleted, the call waits until all its messages are removed.
     ///
     /// # Errors
     ///
@@ -160,7 +167,9 @@ impl SessionStore {
             started_at: started_at.unwrap_or_else(Timestamp::now).as_unix_seconds(),
         };
         self.fits(&create)?;
-        self.write(create).await
+        let id = create.id.clone();
+        self.make(create, &id).await?;
+        Ok(id)
     }
 
     /// Makes sure that a session exists, before messages are appended to it: makes a minimal one
@@ -198,7 +207,7 @@ impl SessionStore {
             started_at,
         };
         self.fits(&ensure)?;
-        self.write(ensure).await
+        self.make(ensure, id).await
     }
 
     /// The session with this id, `None` if there is none.
@@ -259,6 +268,27 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn reopen_session(&self, id: &SessionId) -> Result<()> {
         self.write(Reopen { id: id.clone() }).await
+    }
+
+    /// Deletes a session with all its messages, and returns whether it existed. Sessions that
+    /// continue or branch from it stay, without a parent.
+    ///
+    /// The session, its title and its messages are gone for every reader when the call returns. Of
+    /// a long one only the first 1,000 messages (1 MiB of text) are removed from the file by then;
+    /// the rest goes in the background in pieces of this size, so that other writes pass between,
+    /// and before [`close`](Self::close) ends. If the process is killed, the next program that opens
+    /// the store removes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of every write.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the session either there or deleted.
+    #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
+    pub async fn delete_session(&self, id: &SessionId) -> Result<bool> {
+        self.write(Delete { id: id.clone() }).await
     }
 
     /// Replaces the stored system prompt of a session.
@@ -335,8 +365,24 @@ impl SessionStore {
             .await
     }
 
+    /// Makes a session, once nothing of a deleted one with its id is left.
+    async fn make(
+        &self,
+        operation: impl Operation<Output = Made> + Clone,
+        id: &SessionId,
+    ) -> Result<()> {
+        while self.write(operation.clone()).await? == Made::AfterLeftovers {
+            let session = Some(id.as_str().to_owned());
+            let remove = || RemoveLeftovers {
+                session: session.clone(),
+            };
+            while self.write(remove()).await? == Left::More {}
+        }
+        Ok(())
+    }
+
     /// Texts of a session are held to the same limit as a message.
-    fn fits(&self, operation: &impl crate::db::queue::Operation) -> Result<()> {
+    fn fits(&self, operation: &impl Operation) -> Result<()> {
         let (bytes, limit) = (operation.bytes(), self.options().message_limit);
         if bytes > limit {
             return Err(Error::MessageTooLarge { bytes, limit });
