@@ -10,10 +10,10 @@
     reason = "a test crate"
 )]
 
-mod support;
 #[path = "support/faults.rs"]
 #[allow(unused, reason = "this crate needs its children only")]
 mod faults;
+mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
@@ -50,12 +50,11 @@ fn fill(stock: &Connection, count: i64, text: &str) {
         .unwrap();
 }
 
-/// Counts the transactions that remove messages of `s`: how many each of them removes goes into a
-/// table. The trigger of a later message of the same transaction finds the row of an earlier one.
+/// Has each message that is removed leave a row, with how much was appended to `other` by then.
 fn count_pieces(stock: &Connection) {
     stock
         .execute_batch(
-            "CREATE TABLE removed(id INTEGER PRIMARY KEY, pending INTEGER);
+            "CREATE TABLE removed(id INTEGER PRIMARY KEY, appended INTEGER);
              CREATE TRIGGER log_removed AFTER DELETE ON messages BEGIN
                  INSERT INTO removed VALUES (old.id, (SELECT COUNT(*) FROM messages WHERE session_id = 'other'));
              END;",
@@ -64,7 +63,10 @@ fn count_pieces(stock: &Connection) {
 }
 
 #[track_caller]
-fn assert_sound(stock: &Connection) {
+fn assert_sound(file: &File) {
+    // A connection of its own: one that had read the index before another process changed it was
+    // seen to report damage that no other connection finds.
+    let stock = &file.stock();
     let verdict: String = stock
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))
         .unwrap();
@@ -124,7 +126,7 @@ async fn messages_keys_and_index_rows_go_with_the_session() {
     assert_eq!(integer(&stock, keys), 1);
     let found = "SELECT COUNT(*) FROM messages_fts WHERE messages_fts MATCH 'hello'";
     assert_eq!(integer(&stock, found), 1);
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 #[tokio::test]
@@ -154,7 +156,7 @@ async fn children_stay_without_a_parent() {
         assert_eq!(child.parent_session_id, parent, "{name}");
         assert_eq!(texts(&all(&store, &id(name)).await), ["kept"]);
     }
-    assert_sound(&file.stock());
+    assert_sound(&file);
 }
 
 #[tokio::test]
@@ -165,7 +167,7 @@ async fn a_session_that_is_its_own_parent_can_be_deleted() {
         .execute_batch("UPDATE sessions SET parent_session_id = 's'")
         .unwrap();
     assert!(store.delete_session(&session).await.unwrap());
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 /// Also of exactly 1,000 messages, whose removal must not leave a note behind.
@@ -188,7 +190,7 @@ async fn a_session_of_up_to_1000_messages_goes_in_one_transaction() {
         assert_eq!(noted, i64::from(messages > 1000), "{messages}");
         store.close().await.unwrap();
         assert_eq!(integer(&stock, LEFT), 0, "{messages}");
-        assert_sound(&stock);
+        assert_sound(&file);
     }
 }
 
@@ -260,7 +262,7 @@ async fn a_session_with_leftovers_reads_as_absent() {
         .unwrap();
 }
 
-/// While the messages are still there, as a rival's lock shows.
+/// Seen from inside the first transaction, which leaves most messages in the file.
 #[tokio::test]
 async fn title_and_session_are_gone_when_the_call_returns() {
     let (file, store, session) = store_and_session().await;
@@ -286,7 +288,6 @@ async fn title_and_session_are_gone_when_the_call_returns() {
 async fn create_and_ensure_finish_the_delete_first() {
     for ensure in [false, true] {
         let file = half_deleted().await;
-        count_pieces(&file.stock());
         let store = file.open().await;
         if ensure {
             store.ensure_session(&id("s")).await.unwrap();
@@ -300,7 +301,7 @@ async fn create_and_ensure_finish_the_delete_first() {
             .unwrap();
         assert_eq!(texts(&all(&store, &id("s")).await), ["new"]);
         store.close().await.unwrap();
-        assert_sound(&file.stock());
+        assert_sound(&file);
         // Once more: it is there.
         let store = file.open().await;
         create(&store, "s").await;
@@ -322,11 +323,10 @@ async fn an_id_can_be_used_again_at_once() {
     assert_eq!(texts(&all(&store, &session).await), ["new"]);
     assert_eq!(integer(&file.stock(), LEFT), 1);
     store.close().await.unwrap();
-    assert_sound(&file.stock());
+    assert_sound(&file);
 }
 
-/// A piece removes 1,000 messages, and the rest waits for callers: each append that was awaited
-/// before the end shows in what later pieces saw.
+/// Each removed message notes how many appends were committed before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_writes_pass_while_50_000_messages_are_removed() {
     let (file, store, session) = store_and_session().await;
@@ -349,7 +349,7 @@ async fn other_writes_pass_while_50_000_messages_are_removed() {
     assert!(appended > 2, "{appended}");
     let stages = support::rows(
         &stock,
-        "SELECT pending, COUNT(*) FROM removed GROUP BY pending ORDER BY pending",
+        "SELECT appended, COUNT(*) FROM removed GROUP BY appended ORDER BY appended",
     );
     // At each stage whole pieces were removed; appends were committed between them.
     assert!(stages.len() > 2, "{stages:?}");
@@ -362,7 +362,7 @@ async fn other_writes_pass_while_50_000_messages_are_removed() {
         .sum();
     assert_eq!(total, 50_000);
     store.close().await.unwrap();
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 /// Callers that never pause can't keep deleted messages in the file.
@@ -380,7 +380,7 @@ async fn removal_goes_on_under_full_load() {
         futures_util::future::try_join_all(appends).await.unwrap();
     }
     store.close().await.unwrap();
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 /// 1,000 messages of 20 KB would take a second.
@@ -402,7 +402,7 @@ async fn pieces_are_bounded_by_bytes_too() {
     assert_eq!(left, 300 - 1024 * 1024 / (3500 * 6 + 10));
     store.close().await.unwrap();
     assert_eq!(integer(&stock, LEFT), 0);
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 #[tokio::test]
@@ -418,7 +418,7 @@ async fn a_message_larger_than_a_piece_goes_alone() {
     store.close().await.unwrap();
     let stock = file.stock();
     assert_eq!(integer(&stock, LEFT), 0);
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 #[tokio::test]
@@ -434,7 +434,7 @@ async fn closing_finishes_and_a_shutdown_does_not_wait() {
     let store = file.open().await;
     store.close().await.unwrap();
     assert_eq!(integer(&stock, LEFT), 0);
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 #[tokio::test]
@@ -455,7 +455,7 @@ async fn a_store_with_leftovers_opens_while_another_process_holds_the_lock() {
     held.execute_batch("ROLLBACK").unwrap();
     let stock = file.stock();
     until("leftovers are removed", || integer(&stock, PENDING) == 0).await;
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 /// The file is killed at some moment of the removal; nobody closes it.
@@ -492,7 +492,7 @@ async fn a_killed_process_leaves_the_rest_to_the_next_opening() {
     assert_eq!(integer(&stock, LEFT), 0);
     assert_eq!(texts(&all(&store, &id("other")).await), ["kept"]);
     store.close().await.unwrap();
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 #[tokio::test]
@@ -521,7 +521,7 @@ async fn two_stores_remove_the_same_leftovers() {
     one.close().await.unwrap();
     assert_eq!(texts(&all(&two, &id("s")).await), ["new"]);
     two.close().await.unwrap();
-    assert_sound(&file.stock());
+    assert_sound(&file);
 }
 
 /// Foreign keys are off while a session is deleted, and only then.
@@ -541,8 +541,7 @@ async fn foreign_keys_are_on_after_a_delete_that_succeeded_or_failed() {
         }
         let deleted = store.delete_session(&session).await;
         assert_eq!(deleted.is_err(), fails);
-        // A parent that disappears between its check and the insert can't be made here; a trigger
-        // that stores an orphan can.
+        // No call of ours stores an orphan; a trigger does.
         stock
             .execute_batch(
                 "CREATE TRIGGER orphan AFTER UPDATE OF model ON sessions BEGIN
@@ -572,7 +571,7 @@ async fn a_delete_among_other_writes_keeps_their_order() {
     assert!(deleted.unwrap());
     assert!(matches!(c, Err(Error::SessionNotFound { .. })), "{c:?}");
     assert_eq!(texts(&all(&store, &other).await), ["b", "d"]);
-    assert_sound(&file.stock());
+    assert_sound(&file);
 }
 
 /// What Python's `sqlite3` sees and does in the meantime.
@@ -612,7 +611,7 @@ assert file.execute("PRAGMA foreign_key_check").fetchall() == []
     let store = file.open().await;
     assert_eq!(texts(&all(&store, &id("s")).await), ["new"]);
     store.close().await.unwrap();
-    assert_sound(&file.stock());
+    assert_sound(&file);
 }
 
 /// Another program may rename a session to the id; the trigger is the same.
@@ -624,7 +623,7 @@ async fn a_session_renamed_to_the_id_does_not_get_the_old_messages() {
         .execute_batch("UPDATE sessions SET id = 's' WHERE id = 'other'")
         .unwrap();
     assert_eq!(integer(&stock, LEFT), 0);
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 /// Even where another program has dropped our triggers, newer messages stay.
@@ -645,7 +644,7 @@ async fn only_messages_of_before_the_delete_are_removed() {
     assert_eq!(conversation.stored().len(), 1);
     store.close().await.unwrap();
     assert_eq!(integer(&stock, LEFT), 1);
-    assert_sound(&stock);
+    assert_sound(&file);
 }
 
 #[tokio::test]
@@ -666,7 +665,7 @@ async fn a_dropped_future_deletes_wholly_or_not_at_all() {
         let left = integer(&stock, LEFT);
         let sessions = integer(&stock, "SELECT COUNT(*) FROM sessions");
         assert!(matches!((sessions, left), (1, 1500) | (0, 0)), "{left}");
-        assert_sound(&stock);
+        assert_sound(&file);
     }
 }
 

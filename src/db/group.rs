@@ -128,21 +128,23 @@ impl Attempt {
         (self, result)
     }
 
-    /// The keys are switched outside of transactions: inside, SQLite ignores it.
+    /// On a connection of its own: on one that goes on, SQLite was seen to find no tables after the
+    /// keys were switched and another program had changed the schema.
     async fn transact_without_foreign_keys(&mut self) -> Result<(), Failed> {
+        let ordinary = self.link.connection.take();
+        let result = self.transact_apart().await;
+        self.link.discard().await;
+        self.link.connection = ordinary;
+        result
+    }
+
+    async fn transact_apart(&mut self) -> Result<(), Failed> {
         let connection = self.link.ready().await?;
         let off = sqlx::query("PRAGMA foreign_keys = OFF");
         if let Err(error) = off.execute(connection).await {
             return Err(self.give_up(error).await);
         }
-        let result = self.transact().await;
-        if let Some(connection) = self.link.live() {
-            let on = sqlx::query("PRAGMA foreign_keys = ON");
-            if on.execute(connection).await.is_err() {
-                self.link.discard().await;
-            }
-        }
-        result
+        self.transact().await
     }
 
     async fn transact(&mut self) -> Result<(), Failed> {

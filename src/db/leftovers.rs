@@ -160,9 +160,12 @@ pub(crate) async fn remember(
 }
 
 async fn forget(connection: &mut SqliteConnection, session: &str) -> sqlx::Result<()> {
-    sqlx::query!("DELETE FROM deleted_sessions WHERE session_id = ?1", session)
-        .execute(connection)
-        .await?;
+    sqlx::query!(
+        "DELETE FROM deleted_sessions WHERE session_id = ?1",
+        session
+    )
+    .execute(connection)
+    .await?;
     Ok(())
 }
 

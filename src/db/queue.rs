@@ -20,8 +20,8 @@ pub(crate) trait Operation: Send + Sync + 'static {
     /// What the caller gets once the transaction is committed.
     type Output: Send + 'static;
 
-    /// Whether it may leave messages behind whose session is gone. Its transaction is its own, and
-    /// the only kind in which foreign keys are off.
+    /// Whether it may leave messages behind whose session is gone. Transaction and connection are
+    /// its own, and the only ones in which foreign keys are off.
     const LEAVES_ORPHANS: bool = false;
 
     /// Bytes that the write holds, for the limits of queue and group.

@@ -549,7 +549,9 @@ impl Task {
             Ok(true) => self.leftovers_due = Some(Instant::now()),
             Ok(false) => {}
             // The next opening looks again.
-            Err(error) => tracing::warn!(%error, "looking for leftovers of deleted sessions failed"),
+            Err(error) => {
+                tracing::warn!(%error, "looking for leftovers of deleted sessions failed")
+            }
         }
     }
 
@@ -618,7 +620,9 @@ impl Task {
         // The queue is closed: nobody enters any more.
         let entering = self.counts.entering.load(Ordering::Acquire);
         self.counts.refused.fetch_add(entering, Ordering::AcqRel);
-        while self.leftovers_due.is_some_and(|due| due <= Instant::now() + LULL)
+        while self
+            .leftovers_due
+            .is_some_and(|due| due <= Instant::now() + LULL)
             && !self.is_stopped()
         {
             self.remove_leftovers().await;

@@ -26,9 +26,7 @@ impl Operation for Delete {
         &'a self,
         connection: &'a mut SqliteConnection,
     ) -> BoxFuture<'a, Result<bool, Fault>> {
-        Box::pin(
-            async move { Ok(delete(connection, self.id.as_str(), &mut Budget::new()).await?) },
-        )
+        Box::pin(async move { Ok(delete(connection, self.id.as_str(), &mut Budget::new()).await?) })
     }
 }
 

@@ -163,21 +163,24 @@ impl SessionStore {
             source: options.source,
         };
         let mut tally = Tally::default();
-        let mut after = String::new();
-        loop {
-            let page = self.prune_page(&rule, &after).await?;
-            let Some(last) = page.last() else {
-                return Ok(tally.report());
-            };
-            after.clone_from(&last.id);
+        let mut after = Some(Vec::new());
+        while let Some(last) = after {
+            let page;
+            (page, after) = self.prune_page(&rule, &last).await?;
             match options.mode {
                 PruneMode::Delete => self.prune_now(&rule, &page, &mut tally).await?,
                 PruneMode::DryRun => self.prune_dry(&rule, &page, &mut tally).await?,
             }
         }
+        Ok(tally.report())
     }
 
-    async fn prune_page(&self, rule: &Rule, after: &str) -> Result<Vec<Candidate>> {
+    /// What qualifies after an id, and the id after which to go on, if there may be more.
+    async fn prune_page(
+        &self,
+        rule: &Rule,
+        after: &[u8],
+    ) -> Result<(Vec<Candidate>, Option<Vec<u8>>)> {
         let read = self.read(Length::Long)?;
         read.run(async { candidates(&mut read.connection().await?, rule, after).await })
             .await
@@ -208,12 +211,12 @@ impl SessionStore {
         read.run(async {
             let mut reader = read.connection().await?;
             for candidate in page {
-                if tally.taken.contains(&candidate.id) {
+                if tally.taken.contains(candidate.id.as_bytes()) {
                     continue;
                 }
                 let mut members = Vec::new();
                 if candidate.is_linked {
-                    let query = || rule.bind(sqlx::query(CHAIN), &candidate.id);
+                    let query = || rule.bind(sqlx::query(CHAIN).bind(&candidate.id));
                     reader
                         .each(query, |row| members.push(Member::from_row(row)))
                         .await?;
@@ -232,7 +235,7 @@ impl SessionStore {
                         .await?;
                     let query = || sqlx::query(CHILDREN).bind(&id);
                     reader
-                        .each(query, |row| chain.children.push(text(row)))
+                        .each(query, |row| chain.children.push(bytes(row).to_vec()))
                         .await?;
                     chain.ids.push(id);
                 }
@@ -257,10 +260,8 @@ impl Rule {
     fn bind<'q>(
         &'q self,
         query: Query<'q, Sqlite, SqliteArguments>,
-        first: &'q str,
     ) -> Query<'q, Sqlite, SqliteArguments> {
         query
-            .bind(first)
             .bind(&self.source)
             .bind(self.before)
             .bind(self.age == PruneAge::Started)
@@ -307,13 +308,13 @@ macro_rules! continues {
 }
 
 /// Sessions that qualify by themselves, and whether they are part of a chain. ?1: id before the
-/// first.
+/// first, as a blob: those of other programs need not be UTF-8.
 const CANDIDATES: &str = concat!(
     "SELECT id, EXISTS (SELECT 1 FROM sessions AS parent WHERE ",
     continues!("sessions", "parent"),
     ") OR EXISTS (SELECT 1 FROM sessions AS child WHERE ",
     continues!("child", "sessions"),
-    ") FROM sessions WHERE id > ?1 AND typeof(id) = 'text' AND ",
+    ") FROM sessions WHERE id > CAST(?1 AS TEXT) AND typeof(id) = 'text' AND ",
     qualifies!(),
     " ORDER BY id LIMIT ?5"
 );
@@ -348,20 +349,22 @@ struct Candidate {
 async fn candidates(
     reader: &mut ReadGuard<'_>,
     rule: &Rule,
-    after: &str,
-) -> Result<Vec<Candidate>> {
+    after: &[u8],
+) -> Result<(Vec<Candidate>, Option<Vec<u8>>)> {
     let mut found = Vec::new();
+    let mut last = None;
     let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
-    let query = || rule.bind(sqlx::query(CANDIDATES), after).bind(limit);
+    let query = || rule.bind(sqlx::query(CANDIDATES).bind(after)).bind(limit);
     reader
         .each(query, |row| {
-            found.push(Candidate {
-                id: text(row),
+            last = Some(bytes(row).to_vec());
+            found.extend(id(row).map(|id| Candidate {
+                id,
                 is_linked: row.try_get(1).unwrap_or_default(),
-            });
+            }));
         })
         .await?;
-    Ok(found)
+    Ok((found, last))
 }
 
 /// A session of a chain.
@@ -372,9 +375,10 @@ struct Member {
 
 impl Member {
     fn from_row(row: &SqliteRow) -> Self {
+        let id = id(row);
         Self {
-            id: text(row),
-            qualifies: row.try_get(1).unwrap_or_default(),
+            qualifies: id.is_some() && row.try_get(1).unwrap_or_default(),
+            id: id.unwrap_or_default(),
         }
     }
 }
@@ -385,9 +389,13 @@ fn whole(members: Vec<Member>) -> Option<Vec<String>> {
     goes.then(|| members.into_iter().map(|member| member.id).collect())
 }
 
-fn text(row: &SqliteRow) -> String {
-    let bytes: &[u8] = row.try_get_unchecked(0).unwrap_or_default();
-    String::from_utf8_lossy(bytes).into_owned()
+fn bytes(row: &SqliteRow) -> &[u8] {
+    row.try_get_unchecked(0).unwrap_or_default()
+}
+
+/// The id, unless it is one that no call can name.
+fn id(row: &SqliteRow) -> Option<String> {
+    String::from_utf8(bytes(row).to_vec()).ok()
 }
 
 fn count(row: &SqliteRow) -> u64 {
@@ -401,21 +409,22 @@ pub(super) struct Chain {
     ids: Vec<String>,
     messages: u64,
     /// Sessions whose parent was one of them.
-    children: Vec<String>,
+    children: Vec<Vec<u8>>,
 }
 
 /// What was counted so far.
 #[derive(Default)]
 struct Tally {
-    taken: HashSet<String>,
-    children: HashSet<String>,
+    taken: HashSet<Vec<u8>>,
+    children: HashSet<Vec<u8>>,
     messages: u64,
 }
 
 impl Tally {
     fn add(&mut self, chain: Chain) {
         self.messages += chain.messages;
-        self.taken.extend(chain.ids);
+        self.taken
+            .extend(chain.ids.into_iter().map(String::into_bytes));
         self.children.extend(chain.children);
     }
 
@@ -466,7 +475,7 @@ impl Operation for Prune {
                     break;
                 }
                 pruned.seen += 1;
-                let members = self.rule.bind(sqlx::query(CHAIN), id);
+                let members = self.rule.bind(sqlx::query(CHAIN).bind(id));
                 let members = members.fetch_all(&mut *connection).await?;
                 let Some(ids) = whole(members.iter().map(Member::from_row).collect()) else {
                     continue;
@@ -477,7 +486,8 @@ impl Operation for Prune {
                     chain.messages += count(&messages.fetch_one(&mut *connection).await?);
                     let children = sqlx::query(CHILDREN).bind(&id);
                     let children = children.fetch_all(&mut *connection).await?;
-                    chain.children.extend(children.iter().map(text));
+                    let ids = children.iter().map(|row| bytes(row).to_vec());
+                    chain.children.extend(ids);
                     if delete(connection, &id, &mut budget).await? {
                         chain.ids.push(id);
                     }
