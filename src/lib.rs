@@ -12,6 +12,7 @@ mod session;
 mod store;
 mod time;
 mod title;
+mod trajectory;
 
 pub use environment::{Environment, FileSystem, JournalMode, Warning};
 pub use error::{BoxError, Error, Result};
@@ -28,3 +29,7 @@ pub use session::{
 };
 pub use store::{SessionStore, ShutdownReport};
 pub use time::Timestamp;
+pub use trajectory::{
+    TrajectoryFile, TrajectoryOutcome, convert_scratchpad_to_think, has_incomplete_scratchpad,
+    save_trajectory,
+};

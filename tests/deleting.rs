@@ -567,7 +567,9 @@ async fn a_delete_among_other_writes_keeps_their_order() {
         store.append_message(&session, NewMessage::user("c")),
         store.append_message(&other, NewMessage::user("d")),
     );
-    (a.unwrap(), b.unwrap(), d.unwrap());
+    for appended in [a, b, d] {
+        appended.unwrap();
+    }
     assert!(deleted.unwrap());
     assert!(matches!(c, Err(Error::SessionNotFound { .. })), "{c:?}");
     assert_eq!(texts(&all(&store, &other).await), ["b", "d"]);

@@ -1,5 +1,7 @@
 //! The one connection that writes, and the task that owns it.
 
+mod drain;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +14,6 @@ use tokio::time::Instant;
 use super::code::{self, Failure};
 use super::connect;
 use super::group::{Attempt, Failed, Link, stopped};
-use super::leftovers::{self, Left, RemoveLeftovers};
 use super::queue::{Job, Operation, Pending};
 use super::readers::Readers;
 use super::status::Status;
@@ -25,12 +26,6 @@ use crate::retry::{self, GaveUp, Reason};
 
 /// How long the queue must be empty before the log is truncated.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// How long the queue must be empty before leftovers of deleted sessions are removed.
-const LULL: Duration = Duration::from_millis(5);
-
-/// After how many groups without a lull they are removed all the same, a piece each time.
-const GROUPS_BETWEEN: u32 = 64;
 
 /// Whether the store still takes writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -540,78 +535,6 @@ impl Task {
         }
     }
 
-    /// What a program that was killed had still to remove.
-    async fn look_for_leftovers(&mut self) {
-        let Some(connection) = self.link.as_mut().and_then(Link::live) else {
-            return;
-        };
-        match leftovers::any(connection).await {
-            Ok(true) => self.leftovers_due = Some(Instant::now()),
-            Ok(false) => {}
-            // The next opening looks again.
-            Err(error) => {
-                tracing::warn!(%error, "looking for leftovers of deleted sessions failed")
-            }
-        }
-    }
-
-    /// After a group: callers go first, but not for ever. `orphans`: it may have left some.
-    async fn make_way_for_leftovers(&mut self, orphans: bool) {
-        if self.leftovers_due.is_none() && !orphans {
-            return;
-        }
-        self.groups += 1;
-        if self.groups < GROUPS_BETWEEN {
-            let lull = Instant::now() + LULL;
-            self.leftovers_due = Some(self.leftovers_due.map_or(lull, |due| due.max(lull)));
-        } else {
-            self.remove_leftovers().await;
-        }
-    }
-
-    /// Removes a piece of what deleted sessions left behind.
-    async fn remove_leftovers(&mut self) {
-        self.groups = 0;
-        let now = Instant::now();
-        let (reply, mut answer) = oneshot::channel();
-        let job = Pending {
-            operation: RemoveLeftovers { session: None },
-            ticket: Arc::default(),
-            queued: now,
-            deadline: now + self.target.options.deadline,
-            reply,
-            outcome: None,
-            _room: None,
-        };
-        let (group, _, result) = self.transact(vec![Box::new(job)], false).await;
-        match result {
-            Ok(()) => {
-                if let Some(log) = &mut self.log {
-                    log.committed(0);
-                }
-                for job in group {
-                    job.finish();
-                }
-                self.leftovers_due = match answer.try_recv() {
-                    Ok(Ok(Left::More)) => Some(Instant::now()),
-                    _ => None,
-                };
-                self.keep_log_short().await;
-            }
-            Err(gave_up) => {
-                tracing::warn!(
-                    code = gave_up.last.code(),
-                    "removing leftovers of a deleted session failed"
-                );
-                // Any other failure is the next opening's.
-                self.leftovers_due = match gave_up.last {
-                    Failed::Busy(_) => Some(Instant::now() + IDLE),
-                    _ => None,
-                };
-            }
-        }
-    }
-
     async fn finish(mut self) {
         let until = match *self.phase.borrow() {
             Phase::Closing { until } => until,
@@ -620,13 +543,7 @@ impl Task {
         // The queue is closed: nobody enters any more.
         let entering = self.counts.entering.load(Ordering::Acquire);
         self.counts.refused.fetch_add(entering, Ordering::AcqRel);
-        while self
-            .leftovers_due
-            .is_some_and(|due| due <= Instant::now() + LULL)
-            && !self.is_stopped()
-        {
-            self.remove_leftovers().await;
-        }
+        self.remove_all_leftovers().await;
         self.readers.close(until).await;
         if !self.is_stopped() {
             self.truncate_log().await;

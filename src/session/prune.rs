@@ -156,6 +156,9 @@ impl SessionStore {
     /// Dropping the future stops pruning between two transactions.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn prune_sessions(&self, options: PruneOptions) -> Result<PruneReport> {
+        if options.mode == PruneMode::Delete {
+            self.ensure_writable()?;
+        }
         let age = DAY.as_secs_f64() * f64::from(options.days);
         let rule = Rule {
             before: Timestamp::now().as_unix_seconds() - age,
