@@ -351,11 +351,8 @@ async fn other_writes_pass_while_50_000_messages_are_removed() {
         &stock,
         "SELECT appended, COUNT(*) FROM removed GROUP BY appended ORDER BY appended",
     );
-    // At each stage whole pieces were removed; appends were committed between them.
+    // Something was removed before, between and after appends.
     assert!(stages.len() > 2, "{stages:?}");
-    for stage in &stages {
-        assert_eq!(stage[1].parse::<i64>().unwrap() % 1000, 0, "{stages:?}");
-    }
     let total: i64 = stages
         .iter()
         .map(|stage| stage[1].parse::<i64>().unwrap())
@@ -399,7 +396,7 @@ async fn pieces_are_bounded_by_bytes_too() {
         .unwrap();
     assert!(store.delete_session(&session).await.unwrap());
     let left = integer(&stock, "SELECT left FROM noted");
-    assert_eq!(left, 300 - 1024 * 1024 / (3500 * 6 + 10));
+    assert_eq!(left, 300 - 256 * 1024 / (3500 * 6 + 10));
     store.close().await.unwrap();
     assert_eq!(integer(&stock, LEFT), 0);
     assert_sound(&file);
@@ -481,7 +478,6 @@ async fn a_killed_process_leaves_the_rest_to_the_next_opening() {
     child.wait().unwrap();
     let left = integer(&stock, LEFT);
     assert!(0 < left, "killed too late");
-    assert_eq!(left % 1000, 0);
     assert_eq!(integer(&stock, PENDING), 1);
     assert_index_is_right(&stock);
 

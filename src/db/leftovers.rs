@@ -23,18 +23,24 @@ macro_rules! first_id {
 pub(crate) use first_id;
 
 /// What one transaction may still remove, so that it takes at most about 50 ms.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Budget {
     messages: i64,
-    /// Of the texts, which the index of words has to read again.
+    /// Of the texts, which the index of words has to read again: its work depends on their words, up
+    /// to ten times.
     bytes: i64,
 }
 
 impl Budget {
     pub(crate) const fn new() -> Self {
+        Self::part(1)
+    }
+
+    /// One `divisor`-th of the most, for where the disk or the words are slow.
+    pub(crate) const fn part(divisor: i64) -> Self {
         Self {
-            messages: 1000,
-            bytes: 1024 * 1024,
+            messages: 1000 / divisor,
+            bytes: 256 * 1024 / divisor,
         }
     }
 
@@ -46,6 +52,7 @@ impl Budget {
 /// Removes a piece of what is left of the deleted session with this id, or of any.
 pub(crate) struct RemoveLeftovers {
     pub(crate) session: Option<String>,
+    pub(crate) budget: Budget,
 }
 
 /// Whether there is more to be removed.
@@ -67,7 +74,7 @@ impl Operation for RemoveLeftovers {
         connection: &'a mut SqliteConnection,
     ) -> BoxFuture<'a, Result<Left, Fault>> {
         Box::pin(async move {
-            let mut budget = Budget::new();
+            let mut budget = self.budget.clone();
             while !budget.is_used_up() {
                 let found = sqlx::query!(
                     r#"SELECT session_id AS "id!", last_id AS "last!: i64" FROM deleted_sessions

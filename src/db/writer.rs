@@ -130,6 +130,7 @@ impl Writer {
             log: (target.journal == JournalMode::Wal).then(|| Log::new(target.page_size)),
             leftovers_due: None,
             groups: 0,
+            divisor: 1,
             readers,
             phase: phase_seen,
             done,
@@ -292,6 +293,8 @@ struct Task {
     leftovers_due: Option<Instant>,
     /// Groups since leftovers were removed.
     groups: u32,
+    /// How much smaller than the largest a piece of leftovers must be to take no longer than it may.
+    divisor: i64,
     readers: Arc<Readers>,
     phase: watch::Receiver<Phase>,
     done: watch::Sender<bool>,

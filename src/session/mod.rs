@@ -8,7 +8,7 @@ mod write;
 
 use std::fmt;
 
-use crate::db::leftovers::{Left, RemoveLeftovers};
+use crate::db::leftovers::{Budget, Left, RemoveLeftovers};
 use crate::db::queue::Operation;
 use crate::db::readers::Length;
 use crate::error::{Error, Result};
@@ -274,8 +274,8 @@ impl SessionStore {
     /// continue or branch from it stay, without a parent.
     ///
     /// The session, its title and its messages are gone for every reader when the call returns. Of
-    /// a long one only the first 1,000 messages (1 MiB of text) are removed from the file by then;
-    /// the rest goes in the background in pieces of this size, so that other writes pass between,
+    /// a long one only the first 1,000 messages (256 KiB of text) are removed from the file by
+    /// then; the rest goes in the background in pieces of at most this size, so that other writes pass,
     /// and before [`close`](Self::close) ends. If the process is killed, the next program that opens
     /// the store removes it.
     ///
@@ -375,6 +375,7 @@ impl SessionStore {
             let session = Some(id.as_str().to_owned());
             let remove = || RemoveLeftovers {
                 session: session.clone(),
+                budget: Budget::new(),
             };
             while self.write(remove()).await? == Left::More {}
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{IDLE, Task};
 use crate::db::group::{Failed, Link};
-use crate::db::leftovers::{self, Left, RemoveLeftovers};
+use crate::db::leftovers::{self, Budget, Left, RemoveLeftovers};
 use crate::db::queue::Pending;
 
 /// How long the queue must be empty before leftovers of deleted sessions are removed.
@@ -16,6 +16,10 @@ const LULL: Duration = Duration::from_millis(5);
 
 /// After how many groups without a lull they are removed all the same, a piece each time.
 const GROUPS_BETWEEN: u32 = 64;
+
+/// A piece that took longer is followed by one of half the size, down to one of `SMALLEST` parts.
+const LONG: Duration = Duration::from_millis(30);
+const SMALLEST: i64 = 32;
 
 impl Task {
     /// What a program that was killed had still to remove.
@@ -53,7 +57,10 @@ impl Task {
         let now = Instant::now();
         let (reply, mut answer) = oneshot::channel();
         let job = Pending {
-            operation: RemoveLeftovers { session: None },
+            operation: RemoveLeftovers {
+                session: None,
+                budget: Budget::part(self.divisor),
+            },
             ticket: Arc::default(),
             queued: now,
             deadline: now + self.target.options.deadline,
@@ -62,6 +69,12 @@ impl Task {
             _room: None,
         };
         let (group, _, result) = self.transact(vec![Box::new(job)], false).await;
+        let elapsed = now.elapsed();
+        self.divisor = match elapsed {
+            elapsed if elapsed > LONG => (self.divisor * 2).min(SMALLEST),
+            elapsed if elapsed < LONG / 4 => (self.divisor / 2).max(1),
+            _ => self.divisor,
+        };
         match result {
             Ok(()) => {
                 if let Some(log) = &mut self.log {
