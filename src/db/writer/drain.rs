@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_millis(30);
 const SMALLEST: i64 = 32;
 
 impl Task {
-    /// What a program that was killed had still to remove.
+    /// Whether there is anything to remove; at the start, what a killed program has left.
     pub(super) async fn look_for_leftovers(&mut self) {
         let Some(connection) = self.link.as_mut().and_then(Link::live) else {
             return;
@@ -39,13 +39,15 @@ impl Task {
 
     /// After a group: callers go first, but not for ever. `orphans`: it may have left some.
     pub(super) async fn make_way_for_leftovers(&mut self, orphans: bool) {
-        if self.leftovers_due.is_none() && !orphans {
-            return;
+        if self.leftovers_due.is_none() && orphans {
+            self.look_for_leftovers().await;
         }
+        let Some(due) = self.leftovers_due else {
+            return;
+        };
         self.groups += 1;
         if self.groups < GROUPS_BETWEEN {
-            let lull = Instant::now() + LULL;
-            self.leftovers_due = Some(self.leftovers_due.map_or(lull, |due| due.max(lull)));
+            self.leftovers_due = Some(due.max(Instant::now() + LULL));
         } else {
             self.remove_leftovers().await;
         }
