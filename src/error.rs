@@ -66,11 +66,31 @@ pub enum Error {
     },
     /// The transcript does not end where the caller expected: somebody else appended. Nothing was
     /// stored: read what is new, then append again.
-    #[error("the transcript does not end where the caller expected")]
+    #[error("the transcript does not end where the caller expected; read what is new")]
     Conflict {
         /// Id of the last message, `None` if there is none.
         actual: Option<MessageId>,
     },
+    /// A title has too many characters. Nothing was stored.
+    #[error("a title of {chars} characters is over the limit of {limit}")]
+    TitleTooLong {
+        /// Characters (Unicode scalar values) of the title, cleaned.
+        chars: usize,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// The title belongs to another session. Nothing was stored: choose another one, or ask for
+    /// [`TitleClash::NextNumber`](crate::TitleClash::NextNumber).
+    // The text does not say which session: it may be somebody else's.
+    #[error("the title is taken by another session")]
+    TitleTaken {
+        /// The session that has it.
+        by: SessionId,
+    },
+    /// The session has another title than the caller expected: somebody changed it. Nothing was
+    /// stored.
+    #[error("the session's title is not the one that the caller expected")]
+    TitleChanged,
 
     // Load and time.
     /// The write did not begin before its deadline. It never ran: try again later.
@@ -122,7 +142,9 @@ pub enum Error {
     },
     /// The database failed at the moment of commit: the write is stored either whole or not at
     /// all, and only the file can tell. Append again with an idempotency key.
-    #[error("the commit failed half-way; the write may or may not be stored")]
+    #[error(
+        "the commit failed half-way; the write may or may not be stored: append again with the same key"
+    )]
     OutcomeUnknown {
         /// The database's answer.
         source: BoxError,
@@ -135,14 +157,14 @@ pub enum Error {
     },
     /// The file is damaged. Nothing of the write was stored; keep the file, and restore a backup or
     /// recover its rows into a new one.
-    #[error("the database is damaged")]
+    #[error("the database is damaged; keep the file and restore a backup")]
     Corrupt {
         /// The database's answer.
         source: BoxError,
     },
     /// The database file was deleted, moved or replaced while the store was open. Nothing more is
     /// read or written through this store: put the file back and open it again.
-    #[error("{} was deleted, moved or replaced while the store was open", path.display())]
+    #[error("{} was deleted, moved or replaced while the store was open; put it back and open it again", path.display())]
     FileReplaced {
         /// The database.
         path: PathBuf,
@@ -219,7 +241,7 @@ pub enum Error {
     },
     /// The file is older than this crate and was opened read-only. It was not changed: open it
     /// once for writing.
-    #[error("{} must be brought up to date; open it once for writing (schema version {found:?})", path.display())]
+    #[error("{} must be brought up to date; open it once for writing", path.display())]
     NeedsMigration {
         /// The path that was asked for.
         path: PathBuf,

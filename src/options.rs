@@ -353,3 +353,31 @@ pub(crate) fn valid_deadline(deadline: Duration) -> Result<Duration> {
     }
     Ok(deadline)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another number here is another contract.
+    #[test]
+    fn the_defaults_are_those_of_the_contract() {
+        let options = StoreOptions::default();
+        assert_eq!(options.access, Access::ReadWrite);
+        assert_eq!(options.durability, Durability::Full);
+        assert_eq!(options.journal, Journal::Auto);
+        assert_eq!(options.file_mode, 0o600);
+        assert_eq!(options.busy_timeout, Duration::from_secs(1));
+        assert_eq!(options.retry, RetryPolicy::default());
+        assert_eq!(options.deadline, Duration::from_secs(30));
+        assert_eq!(options.message_limit, 16 << 20);
+        assert_eq!(options.readers, 4);
+        assert_eq!(
+            (options.queue_writes, options.queue_bytes),
+            (1024, 64 << 20)
+        );
+        assert_eq!((options.group_writes, options.group_bytes), (128, 4 << 20));
+        let checkpoint = (options.checkpoint_commits, options.checkpoint_bytes);
+        assert_eq!(checkpoint, (50, 8 << 20));
+        assert_eq!(options.wal_limit, 64 << 20);
+    }
+}

@@ -13,12 +13,13 @@ use crate::db::presence::Presence;
 use crate::db::queue::Operation;
 use crate::db::readers::{Length, ReadGuard, Readers};
 use crate::db::status::Status;
+use crate::db::task::Task;
 use crate::db::writer::{Target, Writer};
 use crate::environment::{Environment, Warning};
 use crate::error::{Error, Result};
 use crate::options::{Access, StoreOptions, valid_deadline};
 
-pub use crate::db::writer::ShutdownReport;
+pub use crate::db::counts::ShutdownReport;
 
 /// A store of sessions: one database file, one connection that writes, a few that read.
 ///
@@ -69,7 +70,7 @@ impl SessionStore {
     /// - Read-only, [`Error::FileNotFound`], [`Error::NeedsMigration`],
     ///   [`Error::NeedsRecovery`], [`Error::IncompleteCopy`]: something must be done to the file
     ///   first.
-    /// - [`Error::PermissionDenied`], [`Error::Io`]: the system refused.
+    /// - [`Error::PermissionDenied`], [`Error::Io`], [`Error::DiskFull`]: the system refused.
     /// - [`Error::Busy`]: the file must be brought up to date and another process held the write
     ///   lock all the time.
     /// - [`Error::UnsafeSqlite`]: the linked SQLite corrupts files.
@@ -85,7 +86,7 @@ impl SessionStore {
     }
 
     pub(crate) async fn open_with(path: &Path, options: StoreOptions) -> Result<Self> {
-        Self::open_in(path, options, None).await
+        Self::open_in(path.to_owned(), options, None).await
     }
 
     pub(crate) async fn open_temporary_with(options: StoreOptions) -> Result<Self> {
@@ -99,16 +100,29 @@ impl SessionStore {
         let name = format!("hermes-state-{}", uuid::Uuid::new_v4());
         let folder = TemporaryFolder(std::env::temp_dir().join(name));
         let path = folder.0.join("state.db");
-        Self::open_in(&path, options, Some(folder)).await
+        Self::open_in(path, options, Some(folder)).await
     }
 
+    /// Opens in a task of its own, so that timers and blocking work belong to the runtime whoever
+    /// polls the future.
     async fn open_in(
-        path: &Path,
+        path: PathBuf,
         options: StoreOptions,
         folder: Option<TemporaryFolder>,
     ) -> Result<Self> {
         let runtime = runtime()?;
-        let opened = open::open(path, &options).await?;
+        let opening = Self::open_on(runtime.clone(), path, options, folder);
+        let mut task = Task::new(runtime.spawn(opening));
+        task.join().await?
+    }
+
+    async fn open_on(
+        runtime: Handle,
+        path: PathBuf,
+        options: StoreOptions,
+        folder: Option<TemporaryFolder>,
+    ) -> Result<Self> {
+        let opened = open::open(&path, &options).await?;
         let watched = opened.path.clone();
         let presence = tokio::task::spawn_blocking(move || Presence::of(&watched))
             .await
@@ -129,7 +143,6 @@ impl SessionStore {
                     options: options.clone(),
                     journal: opened.environment.journal_mode,
                     page_size: opened.environment.page_size,
-                    session_key: opened.session_key,
                     status: Arc::clone(&status),
                     claims: Arc::default(),
                 };
@@ -179,10 +192,11 @@ impl SessionStore {
     pub fn environment(&self) -> Environment {
         let mut environment = self.shared.environment.clone();
         let status = &self.shared.status;
-        if status.has_message_index() {
-            environment
-                .warnings
-                .retain(|warning| *warning != Warning::MessageIndexMissing);
+        environment
+            .warnings
+            .retain(|warning| *warning != Warning::MessageIndexMissing);
+        if !status.has_message_index() {
+            environment.warnings.push(Warning::MessageIndexMissing);
         }
         match status.log_held() {
             0 => {}
@@ -208,7 +222,8 @@ impl SessionStore {
     }
 
     /// Like [`close`](Self::close), within `limit`: what has not begun by then is refused with
-    /// [`Error::Closed`]. A transaction that has begun is waited for.
+    /// [`Error::Closed`]. A transaction that has begun by then is waited for, two seconds at most;
+    /// connections that are still reading close when their reads end.
     ///
     /// # Errors
     ///
@@ -223,11 +238,15 @@ impl SessionStore {
     }
 
     async fn close_until(&self, until: Option<Instant>) -> Result<ShutdownReport> {
-        self.check()?;
+        let runtime = self.check()?;
         if let Some(writer) = &self.shared.writer {
             return writer.close(until).await;
         }
-        self.shared.readers.close(until).await;
+        let readers = Arc::clone(&self.shared.readers);
+        readers.refuse();
+        // Goes on when nobody waits for it.
+        let closing = runtime.spawn(async move { readers.close(until).await });
+        closing.await.map_err(|_| Error::RuntimeEnded)?;
         Ok(ShutdownReport::default())
     }
 
@@ -236,12 +255,12 @@ impl SessionStore {
     }
 
     /// Whether calls make sense here at all.
-    fn check(&self) -> Result<()> {
-        runtime()?;
+    fn check(&self) -> Result<Handle> {
+        let runtime = runtime()?;
         if self.shared.process != std::process::id() {
             return Err(Error::Forked);
         }
-        Ok(())
+        Ok(runtime)
     }
 
     /// Fails if the store was opened read-only.
@@ -262,12 +281,13 @@ impl SessionStore {
 
     /// Begins a read that ends in time.
     pub(crate) fn read(&self, length: Length) -> Result<Read<'_>> {
-        self.check()?;
+        let runtime = self.check()?;
         if let Some(writer) = &self.shared.writer {
             writer.ensure_open()?;
         }
         Ok(Read {
             readers: &self.shared.readers,
+            runtime,
             length,
             started: Instant::now(),
             wait: self.deadline,
@@ -287,24 +307,33 @@ impl fmt::Debug for SessionStore {
 /// One read.
 pub(crate) struct Read<'a> {
     readers: &'a Arc<Readers>,
+    runtime: Handle,
     length: Length,
     started: Instant,
     wait: Duration,
 }
 
-impl<'a> Read<'a> {
-    /// A connection for this read.
-    pub(crate) async fn connection(&self) -> Result<ReadGuard<'a>> {
-        self.readers
-            .acquire(self.length, self.started, self.wait)
-            .await
+impl Read<'_> {
+    /// The statements of this read.
+    pub(crate) fn statements(&self) -> ReadGuard {
+        ReadGuard {
+            readers: Arc::clone(self.readers),
+            runtime: self.runtime.clone(),
+            length: self.length,
+            started: self.started,
+            wait: self.wait,
+        }
     }
 
     /// Runs the read, and stops it when its time is over.
     pub(crate) async fn run<T>(&self, read: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::time::timeout_at(self.started + self.wait, read)
             .await
-            .unwrap_or(Err(Error::ReadTimeout { waited: self.wait }))
+            .unwrap_or_else(|_| {
+                Err(Error::ReadTimeout {
+                    waited: self.started.elapsed(),
+                })
+            })
     }
 }
 

@@ -1,9 +1,61 @@
-//! Titles of one lineage: `base`, `base #2`, `base #3`, …
+//! Titles: what may be one, and those of one lineage: `base`, `base #2`, `base #3`, …
 
 use std::collections::BTreeSet;
 
+use crate::error::{Error, Result};
+
 /// Longest title, in Unicode scalar values.
 pub(crate) const MAX_TITLE_CHARS: usize = 100;
+
+/// The title that [`set_session_title`](crate::SessionStore::set_session_title) stores for `title`.
+///
+/// Removed are ASCII control characters that are no white space, zero-width characters
+/// (U+200B–200F, U+FEFF), direction controls (U+202A–202E, U+2066–2069), and U+2028–2029,
+/// U+2060–2065, U+FFF9–FFFC. Then each run of white space, as Unicode understands it, becomes one
+/// space, and none is left at the ends. `None`: nothing is left.
+///
+/// ```
+/// use hermes_state::sanitize_title;
+///
+/// let title = sanitize_title("  数据库\t\u{202e}重构\n")?;
+/// assert_eq!(title.as_deref(), Some("数据库 重构"));
+/// assert_eq!(sanitize_title("\u{200b} ")?, None);
+/// # Ok::<(), hermes_state::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Error::TitleTooLong`]: more than 100 characters (Unicode scalar values) are left.
+pub fn sanitize_title(title: &str) -> Result<Option<String>> {
+    let kept: String = title.chars().filter(|&c| !is_unseen(c)).collect();
+    let mut clean = String::new();
+    for word in kept.split_whitespace() {
+        if !clean.is_empty() {
+            clean.push(' ');
+        }
+        clean.push_str(word);
+    }
+    let chars = clean.chars().count();
+    if chars > MAX_TITLE_CHARS {
+        return Err(Error::TitleTooLong {
+            chars,
+            limit: MAX_TITLE_CHARS,
+        });
+    }
+    Ok((chars > 0).then_some(clean))
+}
+
+fn is_unseen(c: char) -> bool {
+    (c.is_ascii_control() && !c.is_whitespace())
+        || matches!(
+            c,
+            '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{2069}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffc}'
+        )
+}
 
 /// Takes a title apart into its base and its number. A number is ASCII digits that fit a `u64`;
 /// what looks like one but does not fit is part of the base.
@@ -24,7 +76,7 @@ pub(crate) fn split(title: &str) -> (&str, Option<u64>) {
 /// characters: the base is shortened, never the number.
 pub(crate) fn next_in_lineage<'a>(title: &str, taken: impl Iterator<Item = &'a str>) -> String {
     let (base, _) = split(title);
-    let plain = shortened(base, MAX_TITLE_CHARS);
+    let plain = plain_title(title);
     let mut plain_taken = false;
     let mut numbers = BTreeSet::new();
     for other in taken {
@@ -47,6 +99,12 @@ pub(crate) fn next_in_lineage<'a>(title: &str, taken: impl Iterator<Item = &'a s
         .or_else(|| (2..u64::MAX).find(|number| !numbers.contains(number)))
         .unwrap_or(2);
     format!("{} #{next}", base_before(base, next))
+}
+
+/// The first title in the lineage of `title`: its base, at most 100 characters of it.
+pub(crate) fn plain_title(title: &str) -> &str {
+    let (base, _) = split(title);
+    shortened(base, MAX_TITLE_CHARS)
 }
 
 /// What every title in the lineage of `title` begins with.

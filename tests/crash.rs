@@ -17,6 +17,7 @@ mod support;
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
+use std::time::Duration;
 
 use hermes_state::{Journal, NewSession, SessionId, StoreOptions, Turn};
 use support::{File, assert_sound, child, child_argument, text};
@@ -41,7 +42,7 @@ async fn a_killed_process_loses_nothing_acknowledged_and_leaves_nothing_half() {
         let file = File::new();
         let mut acknowledged = Vec::new();
         let mut random = fastrand::Rng::with_seed(7);
-        for round in 0..6 {
+        for round in 0..12 {
             let name = if rollback {
                 "writes_with_a_journal"
             } else {
@@ -54,7 +55,7 @@ async fn a_killed_process_loses_nothing_acknowledged_and_leaves_nothing_half() {
                 .unwrap();
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
             let mut acks = 0;
-            let enough = random.usize(1..120);
+            let enough = random.usize(1..80);
             while acks < enough {
                 let line = lines.next().expect("the child ended by itself").unwrap();
                 if let Some(marker) = line.strip_prefix("ack ") {
@@ -62,6 +63,8 @@ async fn a_killed_process_loses_nothing_acknowledged_and_leaves_nothing_half() {
                     acks += 1;
                 }
             }
+            // Not always right after a reply: at any moment of the next transaction.
+            std::thread::park_timeout(Duration::from_micros(random.u64(0..3000)));
             child.kill().unwrap();
             child.wait().unwrap();
             // What it said before the end.
@@ -108,6 +111,7 @@ async fn writes_with_a_journal() {
 async fn write_for_ever(rollback: bool) {
     let Some(path) = child_argument() else { return };
     let round = std::env::var("ROUND").unwrap();
+    let keys = round.parse::<u32>().unwrap() % 2 == 0;
     let store = options(rollback).open(&path).await.unwrap();
     let tasks = (0..6).map(|task| {
         let (store, round) = (store.clone(), round.clone());
@@ -118,7 +122,8 @@ async fn write_for_ever(rollback: bool) {
             for n in 0.. {
                 let marker = format!("{round}-{task}-{n}");
                 let mut turn = Turn::new([0; 3].map(|_| text(marker.as_str())));
-                if task % 2 == 0 {
+                // With keys they are written statement by statement, without in one go.
+                if keys {
                     turn = turn.key(marker.as_str());
                 }
                 store.append_turn(&session, turn).await.unwrap();

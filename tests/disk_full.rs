@@ -15,13 +15,18 @@
 #[path = "support/faults.rs"]
 mod support;
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _, join_all};
 use futures_util::poll;
-use hermes_state::{Appended, Error, NewSession, Result, SessionId, SessionStore, Turn};
+use hermes_state::{
+    Appended, Error, NewSession, Result, RetryPolicy, SessionId, SessionStore, StoreOptions, Turn,
+};
 use support::{File, assert_sound, child, child_argument, contents, rival, text};
+use tokio::time::timeout;
 
 /// Appends to different sessions that wait together; a session is created between them.
 async fn group(store: &SessionStore, contents: &[String], keys: bool) -> Vec<Result<Appended>> {
@@ -94,36 +99,75 @@ async fn nothing_of_a_group_stays_that_met_a_full_disk() {
     }
 }
 
+/// A second try would come after 10 s.
+fn patient() -> StoreOptions {
+    let wait = Duration::from_secs(10);
+    StoreOptions::new().retry(RetryPolicy::new().wait(wait, wait).unwrap())
+}
+
+/// Only a lock passes by itself.
+#[tokio::test]
+async fn a_full_disk_is_not_tried_again() {
+    let file = File::new();
+    let (store, session) = file.open_with(patient()).await;
+    store.append_message(&session, text("a")).await.unwrap();
+    let last = "UPDATE sqlite_sequence SET seq = 9223372036854775807 WHERE name = 'messages'";
+    file.rival().execute_batch(last).unwrap();
+
+    let turn = Turn::new([text("b")]);
+    for turn in [turn.clone(), turn.key("k")] {
+        let answer = timeout(Duration::from_secs(8), store.append_turn(&session, turn)).await;
+        assert!(
+            matches!(answer, Ok(Err(Error::DiskFull { .. }))),
+            "{answer:?}"
+        );
+    }
+}
+
 /// Runs a child in which `folder` is a file system of 3 MiB.
 #[test]
 fn a_full_file_system_fails_the_group_and_no_more() {
     let folder = tempfile::tempdir().unwrap();
-    let inner = child("runs_out_of_space", folder.path());
     let mount = r#"mount -t tmpfs -o size=3m tmpfs "$1" && shift && exec "$@""#;
-    let mut may_mount = Command::new("unshare");
-    may_mount.args(["-r", "-m", "sh", "-c", mount, "sh"]);
-    may_mount.arg(folder.path()).arg("true");
-    if !may_mount
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-    {
+    let mounted = |then: &Command| {
+        let mut command = Command::new("unshare");
+        command.args(["-r", "-m", "sh", "-c", mount, "sh"]);
+        command.arg(folder.path()).arg(then.get_program());
+        command.args(then.get_args()).envs(environment(then));
+        command
+    };
+    let mut probe = mounted(&Command::new("true"));
+    let probed = probe.stderr(Stdio::null()).status();
+    if !probed.is_ok_and(|status| status.success()) {
         // Where nobody may mount, the test above has to do.
         return;
     }
-    let mut outer = Command::new("unshare");
-    outer.args(["-r", "-m", "sh", "-c", mount, "sh"]);
+    let status = mounted(&child("runs_out_of_space", folder.path()))
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+}
+
+fn environment(command: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+    command
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// Runs the test `name` in a process of its own, under a limit of the shell.
+fn assert_succeeds_under(limit: &str, name: &str) {
+    let file = File::new();
+    let inner = child(name, &file.path);
+    let mut outer = Command::new("sh");
+    let script = format!(r#"{limit}; exec "$@""#);
+    outer.args(["-c", script.as_str(), "sh"]);
     outer
-        .arg(folder.path())
         .arg(inner.get_program())
-        .args(inner.get_args());
-    outer.envs(
-        inner
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
+        .args(inner.get_args())
+        .envs(environment(&inner));
     let status = outer.status().unwrap();
     assert!(status.success(), "{status}");
+    assert_sound(&file.path);
 }
 
 #[tokio::test]
@@ -177,26 +221,13 @@ async fn runs_out_of_space() {
 /// Runs a child that may not write files beyond a length: writing fails, but not for lack of space.
 #[test]
 fn a_commit_that_failed_half_way_is_reported_and_not_repeated() {
-    let file = File::new();
-    let inner = child("meets_a_failing_disk", &file.path);
-    let mut outer = Command::new("sh");
-    let limit = r#"trap "" XFSZ; ulimit -S -f 2048; exec "$@""#;
-    outer.args(["-c", limit, "sh"]);
-    outer.arg(inner.get_program()).args(inner.get_args());
-    outer.envs(
-        inner
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
-    let status = outer.status().unwrap();
-    assert!(status.success(), "{status}");
-    assert_sound(&file.path);
+    assert_succeeds_under(r#"trap "" XFSZ; ulimit -S -f 2048"#, "meets_a_failing_disk");
 }
 
 #[tokio::test]
 async fn meets_a_failing_disk() {
     let Some(path) = child_argument() else { return };
-    let store = SessionStore::open(&path).await.unwrap();
+    let store = patient().open(&path).await.unwrap();
     let session = store.create_session(NewSession::new("test")).await.unwrap();
     store
         .append_message(&session, text("before"))
@@ -208,7 +239,8 @@ async fn meets_a_failing_disk() {
         Turn::new([text(large.as_str())]).key("k"),
     ];
     for turn in turns.clone() {
-        let unknown = store.append_turn(&session, turn).await.unwrap_err();
+        let answer = timeout(Duration::from_secs(8), store.append_turn(&session, turn)).await;
+        let unknown = answer.expect("it was tried again").unwrap_err();
         assert!(
             matches!(unknown, Error::OutcomeUnknown { .. }),
             "{unknown:?}"
@@ -230,5 +262,41 @@ async fn meets_a_failing_disk() {
     assert_eq!((first.repeated, second.repeated), (false, true));
     assert_eq!(first.ids, second.ids);
     assert_eq!(contents(&rival(&path)), ["before".to_owned(), large]);
+    store.close().await.unwrap();
+}
+
+/// Runs a child that may open few files.
+#[test]
+fn a_connection_that_can_not_be_opened_again_costs_nothing_but_that_write() {
+    assert_succeeds_under("ulimit -n 64", "runs_out_of_descriptors");
+}
+
+#[tokio::test]
+async fn runs_out_of_descriptors() {
+    let Some(path) = child_argument() else { return };
+    let store = SessionStore::open(&path).await.unwrap();
+    let session = store.create_session(NewSession::new("test")).await.unwrap();
+    let other = rival(&path);
+    let last = "UPDATE sqlite_sequence SET seq = 9223372036854775807 WHERE name = 'messages'";
+    store.append_message(&session, text("a")).await.unwrap();
+    other.execute_batch(last).unwrap();
+    let full = store.append_message(&session, text("b")).await.unwrap_err();
+    assert!(matches!(full, Error::DiskFull { .. }), "{full:?}");
+    other
+        .execute_batch("UPDATE sqlite_sequence SET seq = 1 WHERE name = 'messages'")
+        .unwrap();
+
+    let mut all = Vec::new();
+    while let Ok(null) = std::fs::File::open("/dev/null") {
+        all.push(null);
+    }
+    let refused = store.append_message(&session, text("c")).await.unwrap_err();
+    assert!(matches!(refused, Error::Database { .. }), "{refused:?}");
+    drop(all);
+
+    // Another kind of write first: it looks at what the one before left behind.
+    store.end_session(&session, "done").await.unwrap();
+    store.append_message(&session, text("d")).await.unwrap();
+    assert_eq!(contents(&rival(&path)), ["a", "d"]);
     store.close().await.unwrap();
 }

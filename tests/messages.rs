@@ -624,6 +624,30 @@ async fn an_unknown_session_is_found_out_without_a_foreign_key() {
     assert_eq!(file.dump(), before);
 }
 
+/// The same while the store is open.
+#[tokio::test]
+async fn an_unknown_session_is_found_out_when_the_foreign_key_goes_away() {
+    let (file, store, session) = store_and_session().await;
+    store
+        .append_message(&session, NewMessage::user("a"))
+        .await
+        .unwrap();
+    file.stock()
+        .execute_batch(
+            "CREATE TABLE rebuilt AS SELECT * FROM messages; DROP TABLE messages;
+             CREATE TABLE messages(id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL,
+                 role TEXT NOT NULL, content TEXT, content_parts TEXT, tool_call_id TEXT,
+                 tool_calls TEXT, tool_name TEXT, timestamp REAL NOT NULL, token_count INTEGER,
+                 finish_reason TEXT, reasoning TEXT, reasoning_details TEXT,
+                 codex_reasoning_items TEXT, extra_json TEXT);",
+        )
+        .unwrap();
+    let nobody = id("nobody");
+    let alone = store.append_message(&nobody, NewMessage::user("x")).await;
+    assert!(matches!(alone, Err(Error::SessionNotFound { id }) if id == nobody));
+    assert_eq!(integer(&file.stock(), "SELECT count(*) FROM messages"), 0);
+}
+
 #[tokio::test]
 async fn an_id_is_never_given_out_twice() {
     let (file, store, session) = store_and_session().await;

@@ -16,7 +16,7 @@ use futures_util::TryStreamExt as _;
 use futures_util::future::join_all;
 use hermes_state::{
     Appended, Content, EndReason, Error, Message, MessageId, MessageRange, NewMessage, NewSession,
-    Role, Scope, SessionId, SessionStore, Timestamp, Turn,
+    Resolved, Role, Scope, SessionId, SessionStore, Timestamp, TitleClash, Turn, Usage,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -43,6 +43,17 @@ const TIMES: [f64; 5] = [
     1_700_000_000.123_456_7,
     1_700_000_000.1,
     99_999_999_999.9,
+];
+
+/// Titles as given, and as stored.
+const TITLES: [(&str, &str); 7] = [
+    ("a", "a"),
+    (" a\t#2\n", "a #2"),
+    ("a #9", "a #9"),
+    ("a #x", "a #x"),
+    ("\u{200b} ", ""),
+    ("数%_ ", "数%_"),
+    ("数%_ #18446744073709551616", "数%_ #18446744073709551616"),
 ];
 
 /// Tool calls, how many they are, and the name of the first.
@@ -110,6 +121,7 @@ struct Append {
     messages: Vec<New>,
     key: Option<&'static str>,
     expect: Expect,
+    usage: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -130,6 +142,13 @@ enum Step {
     Reopen(&'static str),
     SetModel(&'static str, &'static str),
     SetPrompt(&'static str, &'static str),
+    SetTitle(&'static str, usize, TitleClash),
+    /// Only while it has this title.
+    SetTitleIf(&'static str, Option<usize>, usize, TitleClash),
+    RecordUsage(&'static str, u32),
+    SetUsage(&'static str, u32),
+    FindTitle(usize),
+    FindId(&'static str, usize),
     Append(Append),
     /// At the same time, so that the store writes them together.
     Together(Vec<Append>),
@@ -184,18 +203,22 @@ fn any_append() -> impl Strategy<Value = Append> {
         proptest::collection::vec(any_message(), 0..5),
         proptest::option::weighted(0.3, select(&KEYS[..])),
         expect,
+        proptest::option::weighted(0.2, any::<u32>()),
     )
-        .prop_map(|(session, messages, key, expect)| Append {
+        .prop_map(|(session, messages, key, expect, usage)| Append {
             session,
             messages,
             key,
             expect,
+            usage,
         })
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     let session = || select(&SESSIONS[..]);
     let text = || select(&TEXTS[..]);
+    let title = || 0..TITLES.len();
+    let clash = || select(&[TitleClash::Refuse, TitleClash::NextNumber][..]);
     let some_text = || proptest::option::of(select(&TEXTS[..]));
     let create = (
         session(),
@@ -216,7 +239,18 @@ fn any_step() -> impl Strategy<Value = Step> {
             })
         });
     let index = || proptest::option::of(any::<Index>());
+    let set_title_if = (session(), proptest::option::of(title()), title(), clash())
+        .prop_map(|(s, expected, title, clash)| Step::SetTitleIf(s, expected, title, clash));
+    let titles_and_usage = prop_oneof![
+        3 => (session(), title(), clash()).prop_map(|(s, n, clash)| Step::SetTitle(s, n, clash)),
+        2 => set_title_if,
+        1 => (session(), any::<u32>()).prop_map(|(s, n)| Step::RecordUsage(s, n)),
+        1 => (session(), any::<u32>()).prop_map(|(s, n)| Step::SetUsage(s, n)),
+        1 => title().prop_map(Step::FindTitle),
+        1 => (session(), 0..3_usize).prop_map(|(s, n)| Step::FindId(s, n)),
+    ];
     prop_oneof![
+        9 => titles_and_usage,
         6 => create,
         2 => session().prop_map(Step::Ensure),
         2 => (session(), text()).prop_map(|(s, text)| Step::End(s, text)),
@@ -264,6 +298,8 @@ struct Session {
     parent: Option<&'static str>,
     ended: Option<&'static str>,
     counters: Option<(i64, i64)>,
+    title: Option<String>,
+    input: u64,
     keys: BTreeMap<&'static str, Vec<i64>>,
 }
 
@@ -287,6 +323,18 @@ enum Answer {
     NoParent(String),
     Cycle,
     Conflict(Option<i64>),
+    Title(Option<String>),
+    TitleTaken(String),
+    TitleChanged,
+}
+
+/// What is before the number of a title, and the number.
+fn numbered(title: &str) -> (&str, Option<u64>) {
+    let parts = title.rsplit_once(" #");
+    match parts.map(|(base, digits)| (base, digits.parse())) {
+        Some((base, Ok(number))) => (base, Some(number)),
+        _ => (title, None),
+    }
 }
 
 impl Model {
@@ -302,6 +350,35 @@ impl Model {
             Some(session) => change(session),
             None => Answer::NoSession(session.to_owned()),
         }
+    }
+
+    fn set_title(&mut self, session: &'static str, title: usize, clash: TitleClash) -> Answer {
+        if !self.sessions.contains_key(session) {
+            return Answer::NoSession(session.to_owned());
+        }
+        let mut title = Some(TITLES[title].1.to_owned()).filter(|title| !title.is_empty());
+        let others = || self.sessions.iter().filter(|(name, _)| **name != session);
+        let owner = others().find(|(_, other)| title.is_some() && other.title == title);
+        match (owner, &title) {
+            (Some((owner, _)), _) if clash == TitleClash::Refuse => {
+                return Answer::TitleTaken((*owner).to_owned());
+            }
+            (Some(_), Some(taken)) => {
+                let (base, _) = numbered(taken);
+                let numbers = others()
+                    .filter_map(|(_, other)| other.title.as_deref().map(numbered))
+                    .filter(|(other, _)| *other == base)
+                    .map(|(_, number)| number.unwrap_or(1));
+                title = Some(format!("{base} #{}", numbers.max().unwrap() + 1));
+            }
+            _ => {}
+        }
+        self.sessions
+            .get_mut(session)
+            .unwrap()
+            .title
+            .clone_from(&title);
+        Answer::Title(title)
     }
 
     fn create(&mut self, new: &Create) -> Answer {
@@ -396,6 +473,7 @@ impl Model {
         let session = self.sessions.get_mut(name).unwrap();
         let (messages, calls) = session.counters.unwrap_or((0, 0));
         session.counters = Some((messages + i64::try_from(ids.len()).unwrap(), calls + tools));
+        session.input += u64::from(append.usage.unwrap_or(0));
         if let Some(key) = append.key {
             session.keys.insert(key, ids.clone());
         }
@@ -443,6 +521,8 @@ fn refusal(error: Error) -> Answer {
         Error::ParentNotFound { parent } => Answer::NoParent(parent.into()),
         Error::LineageCycle { .. } => Answer::Cycle,
         Error::Conflict { actual } => Answer::Conflict(actual.map(MessageId::get)),
+        Error::TitleTaken { by } => Answer::TitleTaken(by.into()),
+        Error::TitleChanged => Answer::TitleChanged,
         other => panic!("{other:?}"),
     }
 }
@@ -485,6 +565,9 @@ impl Both {
         let mut turn = Turn::new(append.messages.iter().map(new_message));
         if let Some(key) = append.key {
             turn = turn.key(key);
+        }
+        if let Some(tokens) = append.usage {
+            turn = turn.usage(Usage::new().input_tokens(tokens.into()));
         }
         let transcript = self.model.transcript(append.session);
         let end = match append.expect {
@@ -548,20 +631,14 @@ impl Both {
                     Answer::Done
                 }),
             ),
-            Step::SetModel(name, text) => (
-                answer(store.set_model(&id(name), *text).await, done),
-                self.model.with(name, |session| {
-                    session.model = Some(text);
-                    Answer::Done
-                }),
-            ),
-            Step::SetPrompt(name, text) => (
-                answer(store.update_system_prompt(&id(name), *text).await, done),
-                self.model.with(name, |session| {
-                    session.prompt = Some(text);
-                    Answer::Done
-                }),
-            ),
+            Step::SetModel(..)
+            | Step::SetPrompt(..)
+            | Step::SetTitle(..)
+            | Step::SetTitleIf(..)
+            | Step::RecordUsage(..)
+            | Step::SetUsage(..) => self.set_a_field(step).await,
+            Step::FindTitle(title) => return self.find_title(TITLES[*title].1).await,
+            Step::FindId(name, chars) => return self.find_id(name, *chars).await,
             Step::Append(append) => {
                 let (turn, end) = self.turn(append);
                 let result = store.append_turn(&id(append.session), turn).await;
@@ -597,6 +674,104 @@ impl Both {
             stock => return self.take_as_another_program(stock),
         };
         assert_eq!(found, expected, "{step:?}");
+    }
+
+    /// Takes a step that sets a field of a session; returns both answers.
+    async fn set_a_field(&mut self, step: &Step) -> (Answer, Answer) {
+        let store = self.store.clone();
+        let done = |()| Answer::Done;
+        match step {
+            Step::SetModel(name, text) => (
+                answer(store.set_model(&id(name), *text).await, done),
+                self.model.with(name, |session| {
+                    session.model = Some(text);
+                    Answer::Done
+                }),
+            ),
+            Step::SetPrompt(name, text) => (
+                answer(store.update_system_prompt(&id(name), *text).await, done),
+                self.model.with(name, |session| {
+                    session.prompt = Some(text);
+                    Answer::Done
+                }),
+            ),
+            Step::SetTitle(name, title, clash) => (
+                answer(
+                    store
+                        .set_session_title(&id(name), TITLES[*title].0, *clash)
+                        .await,
+                    Answer::Title,
+                ),
+                self.model.set_title(name, *title, *clash),
+            ),
+            Step::SetTitleIf(name, expected, title, clash) => {
+                let expected = expected.map(|n| TITLES[n].1);
+                let set = store
+                    .set_session_title_if(&id(name), expected, TITLES[*title].0, *clash)
+                    .await;
+                let now = self.model.sessions.get(name);
+                let answer_of_model = match now.map(|session| session.title.as_deref()) {
+                    Some(title) if title != expected => Answer::TitleChanged,
+                    _ => self.model.set_title(name, *title, *clash),
+                };
+                (answer(set, Answer::Title), answer_of_model)
+            }
+            Step::RecordUsage(name, tokens) => {
+                let usage = Usage::new().input_tokens((*tokens).into());
+                (
+                    answer(store.record_usage(&id(name), usage).await, done),
+                    self.model.with(name, |session| {
+                        session.input += u64::from(*tokens);
+                        Answer::Done
+                    }),
+                )
+            }
+            Step::SetUsage(name, tokens) => {
+                let usage = Usage::new().input_tokens((*tokens).into());
+                (
+                    answer(store.set_usage(&id(name), usage).await, done),
+                    self.model.with(name, |session| {
+                        session.input = (*tokens).into();
+                        Answer::Done
+                    }),
+                )
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn find_title(&self, title: &str) {
+        let named = |(name, session): (&&'static str, &Session)| {
+            session.title.clone().map(|title| (title, id(name)))
+        };
+        let titles: BTreeMap<String, SessionId> =
+            self.model.sessions.iter().filter_map(named).collect();
+        let exact = self.store.session_by_title(title).await.unwrap();
+        let exact = exact.map(|session| session.id);
+        assert_eq!(exact.as_ref(), titles.get(title));
+        let variants = titles.iter().filter_map(|(other, id)| {
+            let (base, number) = numbered(other);
+            (base == title).then_some((number?, id))
+        });
+        let expected = variants.max().map(|(_, id)| id).or(exact.as_ref());
+        let found = self.store.resolve_session_by_title(title).await.unwrap();
+        assert_eq!(found.as_ref(), expected, "{title} in {titles:?}");
+    }
+
+    async fn find_id(&self, name: &str, chars: usize) {
+        let prefix: String = name.chars().take(chars).collect();
+        let names = self.model.sessions.keys();
+        let mut found: Vec<SessionId> = names
+            .filter(|name| !prefix.is_empty() && name.starts_with(&prefix))
+            .map(|name| id(name))
+            .collect();
+        let expected = match found.len() {
+            0 => Resolved::None,
+            1 => Resolved::One(found.remove(0)),
+            _ => Resolved::Several(found),
+        };
+        let resolved = self.store.resolve_session_id(&prefix).await.unwrap();
+        assert_eq!(resolved, expected, "{prefix:?}");
     }
 
     async fn append_together(&mut self, appends: &[Append]) {
@@ -797,6 +972,8 @@ impl Both {
                 );
                 let counters = expected.counters.unwrap_or((0, 0));
                 assert_eq!((read.message_count, read.tool_call_count), counters);
+                assert_eq!(read.title, expected.title);
+                assert_eq!(u64::try_from(read.input_tokens).unwrap(), expected.input);
             }
             let transcript = self.model.transcript(name);
             let scope = id(name);
@@ -837,19 +1014,21 @@ impl Both {
                     session.prompt,
                     session.parent,
                     session.ended,
+                    session.title.as_deref(),
                 ];
                 let mut row: Vec<String> = texts.map(cell).into();
                 row.extend(match session.counters {
                     Some((messages, tools)) => [messages.to_string(), tools.to_string()],
                     None => [cell(None), cell(None)],
                 });
+                row.push(session.input.to_string());
                 row
             })
             .collect();
         let found = rows(
             &self.stock,
             "SELECT id, source, user_id, model, system_prompt, parent_session_id, end_reason,
-                 message_count, tool_call_count FROM sessions ORDER BY id",
+                 title, message_count, tool_call_count, input_tokens FROM sessions ORDER BY id",
         );
         assert_eq!(found, expected);
 

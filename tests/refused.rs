@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures_util::TryStreamExt as _;
 use hermes_state::{
     Error, Json, MessageId, MessageRange, NewMessage, NewSession, PruneMode, PruneOptions,
-    RetryPolicy, Role, Scope, SessionId, SessionStore, StoreOptions, Timestamp, Turn,
+    RetryPolicy, Role, Scope, SessionId, SessionStore, StoreOptions, Timestamp, TitleClash, Turn,
+    Usage, sanitize_title,
 };
 use support::{File, create, id, json, options};
 
@@ -72,6 +73,8 @@ async fn values_that_are_refused_before_they_reach_a_store() {
         Timestamp::try_from(f64::NAN) => invalid!("timestamp"),
         Timestamp::try_from(before_1970) => invalid!("timestamp"),
         Timestamp::try_from(far_away) => invalid!("timestamp"),
+        sanitize_title(&"x".repeat(101)) => Error::TitleTooLong { chars: 101, limit: 100 },
+        sanitize_title(&"🦀".repeat(101)) => Error::TitleTooLong { chars: 101, limit: 100 },
         Json::parse("") => Error::InvalidJson { .. },
         Json::parse("{") => Error::InvalidJson { .. },
         Json::parse("[1] [2]") => Error::InvalidJson { .. },
@@ -278,6 +281,62 @@ async fn writes_that_are_refused() {
 }
 
 #[tokio::test]
+async fn titles_and_usage_that_are_refused() {
+    let (file, store, s) = furnished().await;
+    let (nobody, child) = (id("nobody"), id("child"));
+    let (refuse, number) = (TitleClash::Refuse, TitleClash::NextNumber);
+    store.set_session_title(&child, "a", refuse).await.unwrap();
+    let full = Usage::new()
+        .input_tokens((1 << 63) - 1)
+        .actual_cost_usd(f64::MAX);
+    store.set_usage(&s, full).await.unwrap();
+    let long = "x".repeat(101);
+    let (large, tokens, dollars) = (
+        || Usage::new().billing_mode("x".repeat(1001)),
+        |n| Usage::new().input_tokens(n),
+        |n| Usage::new().actual_cost_usd(n),
+    );
+    let turn = |usage| Turn::new([NewMessage::user("x")]).usage(usage);
+    refused! { file.dump(), file;
+        store.set_session_title(&s, &long, refuse).await
+            => Error::TitleTooLong { chars: 101, limit: 100 },
+        store.set_session_title(&s, &long, number).await => Error::TitleTooLong { .. },
+        store.set_session_title(&nobody, &long, number).await => Error::TitleTooLong { .. },
+        store.set_session_title(&s, "a", refuse).await => Error::TitleTaken { by } if *by == child,
+        store.set_session_title(&nobody, "a", refuse).await
+            => Error::SessionNotFound { id } if *id == nobody,
+        store.set_session_title(&nobody, "", number).await => Error::SessionNotFound { .. },
+        store.set_session_title_if(&s, Some("b"), "c", refuse).await => Error::TitleChanged,
+        store.set_session_title_if(&child, None, "c", number).await => Error::TitleChanged,
+        store.set_session_title_if(&child, None, "", number).await => Error::TitleChanged,
+        store.set_session_title_if(&s, None, "a", refuse).await => Error::TitleTaken { .. },
+        store.set_session_title_if(&s, None, &long, refuse).await => Error::TitleTooLong { .. },
+        store.set_session_title_if(&nobody, None, "c", refuse).await
+            => Error::SessionNotFound { .. },
+
+        store.record_usage(&nobody, tokens(1)).await => Error::SessionNotFound { id } if *id == nobody,
+        store.record_usage(&s, tokens(1)).await => invalid!("input tokens"),
+        store.record_usage(&s, tokens(1 << 63)).await => invalid!("input tokens"),
+        store.record_usage(&s, dollars(f64::MAX)).await => invalid!("actual cost"),
+        store.record_usage(&s, dollars(f64::NAN)).await => invalid!("actual cost"),
+        store.record_usage(&s, dollars(-0.5)).await => invalid!("actual cost"),
+        store.record_usage(&s, large()).await => Error::MessageTooLarge { bytes: 1002, .. },
+        store.set_usage(&nobody, tokens(1)).await => Error::SessionNotFound { id } if *id == nobody,
+        store.set_usage(&s, tokens(1 << 63)).await => invalid!("input tokens"),
+        store.set_usage(&s, dollars(f64::INFINITY)).await => invalid!("actual cost"),
+        store.set_usage(&s, dollars(-0.5)).await => invalid!("actual cost"),
+        store.set_usage(&s, large()).await => Error::MessageTooLarge { .. },
+        store.append_turn(&nobody, turn(tokens(1))).await => Error::SessionNotFound { .. },
+        store.append_turn(&s, turn(tokens(1))).await => invalid!("input tokens"),
+        store.append_turn(&s, turn(tokens(1)).key("new")).await => invalid!("input tokens"),
+        store.append_turn(&s, turn(tokens(u64::MAX)).key("k")).await => invalid!("input tokens"),
+        store.append_turn(&s, turn(dollars(f64::MAX))).await => invalid!("actual cost"),
+        store.append_turn(&s, turn(large())).await => Error::MessageTooLarge { .. },
+        store.append_turn(&s, turn(tokens(0)).expect_empty()).await => Error::Conflict { .. },
+    }
+}
+
+#[tokio::test]
 async fn a_read_only_store_refuses_every_write() {
     let (file, writing, s) = furnished().await;
     let store = file.open_with(options().read_only()).await;
@@ -291,6 +350,10 @@ async fn a_read_only_store_refuses_every_write() {
         store.set_model(&s, "x").await => Error::ReadOnly,
         store.delete_session(&s).await => Error::ReadOnly,
         store.prune_sessions(PruneOptions::new()).await => Error::ReadOnly,
+        store.set_session_title(&s, "x", TitleClash::Refuse).await => Error::ReadOnly,
+        store.set_session_title_if(&s, None, "x", TitleClash::Refuse).await => Error::ReadOnly,
+        store.record_usage(&s, Usage::new()).await => Error::ReadOnly,
+        store.set_usage(&s, Usage::new()).await => Error::ReadOnly,
         store.append_message(&s, one()).await => Error::ReadOnly,
         store.append_turn(&s, Turn::new([one()]).key("k")).await => Error::ReadOnly,
         store.clear_messages(&s).await => Error::ReadOnly,
@@ -316,6 +379,15 @@ async fn a_closed_store_refuses_every_call() {
         store.delete_session(&s).await => Error::Closed,
         store.prune_sessions(PruneOptions::new()).await => Error::Closed,
         store.prune_sessions(PruneOptions::new().mode(PruneMode::DryRun)).await => Error::Closed,
+        store.set_session_title(&s, "x", TitleClash::Refuse).await => Error::Closed,
+        store.set_session_title_if(&s, None, "x", TitleClash::Refuse).await => Error::Closed,
+        store.record_usage(&s, Usage::new()).await => Error::Closed,
+        store.set_usage(&s, Usage::new()).await => Error::Closed,
+        store.session_by_title("x").await => Error::Closed,
+        store.resolve_session_by_title("x").await => Error::Closed,
+        store.next_title_in_lineage("x").await => Error::Closed,
+        store.resolve_session_id("x").await => Error::Closed,
+        store.compression_tip(&s).await => Error::Closed,
         store.append_message(&s, one()).await => Error::Closed,
         store.append_turn(&s, Turn::new([one()])).await => Error::Closed,
         store.clear_messages(&s).await => Error::Closed,

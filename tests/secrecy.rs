@@ -10,7 +10,7 @@ use std::fmt::Debug;
 
 use hermes_state::{
     Content, Error, Json, MessageId, NewMessage, NewSession, Role, SessionId, SessionStore,
-    StoreOptions, Timestamp, Turn,
+    StoreOptions, Timestamp, TitleClash, Turn, sanitize_title,
 };
 use log::{Log, SECRET};
 use support::{File, all, id, json, store, store_and_session};
@@ -137,6 +137,9 @@ async fn a_refused_value_is_not_repeated() {
     let store = file.open_with(options).await;
     let session = support::create(&store, "s").await;
     let large = || SECRET.repeat(100);
+    let owner = support::create(&store, "owner").await;
+    let set = store.set_session_title(&owner, SECRET, TitleClash::Refuse);
+    set.await.unwrap();
     let errors = [
         Json::parse("hunter2").unwrap_err(),
         Json::parse("{\"hunter2\":hunter2}").unwrap_err(),
@@ -158,6 +161,15 @@ async fn a_refused_value_is_not_repeated() {
             .await
             .unwrap_err(),
         store.set_model(&session, large()).await.unwrap_err(),
+        sanitize_title(&large()).unwrap_err(),
+        store
+            .set_session_title(&session, SECRET, TitleClash::Refuse)
+            .await
+            .unwrap_err(),
+        store
+            .set_session_title_if(&session, Some(SECRET), SECRET, TitleClash::Refuse)
+            .await
+            .unwrap_err(),
         store
             .append_message(&id("nobody"), telling(Role::User))
             .await

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hermes_state::{
     Environment, Error, MessageRange, MessageStream, NewMessage, NewSession, PruneOptions, Scope,
-    SessionId, SessionStore, StoreOptions, TrajectoryFile, TrajectoryOutcome, Turn,
-    save_trajectory,
+    SessionId, SessionStore, StoreOptions, TitleClash, TrajectoryFile, TrajectoryOutcome, Turn,
+    Usage, save_trajectory,
 };
 
 fn is_send(_: &impl Send) {}
@@ -42,6 +42,16 @@ fn every_future_may_be_spawned(store: &SessionStore, id: &SessionId, stream: &Me
     is_send(&store.prune_sessions(PruneOptions::new()));
     is_send(&store.session_count(Scope::All));
     is_send(&store.message_count(Scope::All));
+
+    is_send(&store.set_session_title(id, "", TitleClash::Refuse));
+    is_send(&store.set_session_title_if(id, None, "", TitleClash::Refuse));
+    is_send(&store.session_by_title(""));
+    is_send(&store.resolve_session_by_title(""));
+    is_send(&store.next_title_in_lineage(""));
+    is_send(&store.resolve_session_id(""));
+    is_send(&store.compression_tip(id));
+    is_send(&store.record_usage(id, Usage::new()));
+    is_send(&store.set_usage(id, Usage::new()));
 
     is_send(&store.append_message(id, NewMessage::user("")));
     is_send(&store.append_turn(id, Turn::new([])));

@@ -9,8 +9,7 @@
 mod support;
 
 use hermes_state::{
-    EndReason, Error, MessageRange, NewMessage, NewSession, Role, Scope, SessionId, SessionStore,
-    Timestamp, Turn,
+    EndReason, Error, NewMessage, NewSession, Role, Scope, SessionId, SessionStore, Timestamp, Turn,
 };
 use support::{all, counters, create, id, json, rows, store, store_and_session, texts};
 
@@ -545,28 +544,4 @@ async fn a_session_walks_through_all_its_states() {
     let live = store.session(&id("continuation")).await.unwrap().unwrap();
     assert_eq!((live.end_reason, live.message_count), (None, 2));
     assert_eq!(live.parent_session_id, Some(session));
-}
-
-#[tokio::test]
-async fn every_call_may_be_spawned() {
-    fn assert_send<T: Send>(_: T) {}
-    fn assert_shared<T: Send + Sync + Clone>(_: &T) {}
-    let (_file, store, s) = store_and_session().await;
-    assert_shared(&store);
-    assert_send(store.create_session(NewSession::new("cli")));
-    assert_send(store.ensure_session(&s));
-    assert_send(store.session(&s));
-    assert_send(store.end_session(&s, "x"));
-    assert_send(store.reopen_session(&s));
-    assert_send(store.update_system_prompt(&s, "x"));
-    assert_send(store.set_model(&s, "x"));
-    assert_send(store.session_count(Scope::All));
-    assert_send(store.message_count(Scope::All));
-    assert_send(store.append_message(&s, NewMessage::user("x")));
-    assert_send(store.append_turn(&s, Turn::new([])));
-    assert_send(store.clear_messages(&s));
-    assert_send(store.replace_transcript(&s, []));
-    assert_send(store.messages(&s, MessageRange::all()));
-    assert_send(store.message_stream(&s));
-    assert_send(store.conversation(&s));
 }

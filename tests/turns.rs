@@ -347,6 +347,39 @@ async fn many_appends_at_once_each_get_their_own_ids() {
     );
 }
 
+/// Statements exist for some numbers of rows only; the numbers between must not show.
+#[tokio::test]
+async fn turns_of_any_length_are_stored_as_they_are() {
+    let (file, store, session) = store_and_session().await;
+    let mut said = Vec::new();
+    let lengths = [
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 23, 24, 25, 31, 32, 33,
+    ];
+    for length in lengths
+        .into_iter()
+        .chain([47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129, 257])
+    {
+        let says: Vec<String> = (0..length).map(|n| format!("{n} of {length}")).collect();
+        let turn = || Turn::new(says.iter().map(|text| NewMessage::user(text.as_str())));
+        // Once as a transaction in one piece, once statement by statement.
+        for turn in [turn(), turn().key(length.to_string())] {
+            let ids = append(&store, &session, turn).await.ids;
+            assert_eq!(ids.len(), length);
+            said.extend(ids.into_iter().zip(says.clone()));
+        }
+    }
+    let read = all(&store, &session).await;
+    let read: Vec<_> = read
+        .iter()
+        .map(|message| message.id)
+        .zip(texts(&read))
+        .collect();
+    assert!(read == said, "the messages differ");
+    let count = i64::try_from(said.len()).unwrap();
+    assert_eq!(counters(&store, &session).await, (count, 0));
+    assert_index_is_right(&file.stock());
+}
+
 #[tokio::test]
 async fn large_and_small_rows_of_a_turn_keep_their_order() {
     let (file, store, session) = store_and_session().await;
@@ -496,4 +529,34 @@ async fn replacing_in_an_unknown_session_stores_nothing() {
     let refused = store.clear_messages(&id("nobody")).await;
     assert!(matches!(refused, Err(Error::SessionNotFound { id: i }) if i == id("nobody")));
     assert_eq!(file.dump(), before);
+}
+
+/// A trigger may leave rows out without an error: such a turn was once acknowledged.
+#[tokio::test]
+async fn a_turn_whose_rows_a_trigger_leaves_out_is_refused() {
+    let (file, store, session) = store_and_session().await;
+    append(&store, &session, turn(["one"])).await;
+    file.stock()
+        .execute_batch(
+            "CREATE TRIGGER silent BEFORE INSERT ON messages WHEN new.content = 'ignored'
+             BEGIN SELECT RAISE(IGNORE); END",
+        )
+        .unwrap();
+    let before = file.dump();
+    let ignored = [
+        turn(["ignored"]),
+        turn(["fine", "ignored"]),
+        turn(["ignored"]).key("key"),
+    ];
+    for turn in ignored {
+        let refused = store.append_turn(&session, turn).await;
+        assert!(
+            matches!(refused, Err(Error::Constraint { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(file.dump(), before);
+    }
+    append(&store, &session, turn(["two"])).await;
+    assert_eq!(texts(&all(&store, &session).await), ["one", "two"]);
+    assert_eq!(counters(&store, &session).await, (2, 0));
 }

@@ -38,6 +38,16 @@ const SQLITE_CONSTRAINT_COMMITHOOK: i32 = 531;
 
 const SQLITE_CONSTRAINT_TRIGGER: i32 = 1811;
 
+/// What a trigger of another program may do to rows, without an error.
+#[derive(Debug, thiserror::Error)]
+#[error("a trigger left rows out")]
+struct RowsLeftOut;
+
+/// The failure of a statement that inserted fewer rows than it was given.
+pub(crate) fn rows_left_out() -> sqlx::Error {
+    sqlx::Error::Encode(RowsLeftOut.into())
+}
+
 /// What stands for the words of a trigger.
 #[derive(Debug, thiserror::Error)]
 #[error("a trigger refused the write (code {SQLITE_CONSTRAINT_TRIGGER})")]
@@ -62,6 +72,11 @@ pub(crate) fn extended(error: &sqlx::Error) -> Option<i32> {
 
 /// Result codes: <https://www.sqlite.org/rescode.html>.
 pub(crate) fn classify(error: &sqlx::Error) -> Failure {
+    if let sqlx::Error::Encode(error) = error
+        && error.is::<RowsLeftOut>()
+    {
+        return Failure::Constraint;
+    }
     let Some(code) = extended(error) else {
         return Failure::Other;
     };
@@ -80,6 +95,14 @@ pub(crate) fn classify(error: &sqlx::Error) -> Failure {
         (_, 26) => Failure::NotADatabase,
         _ => Failure::Other,
     }
+}
+
+/// Whether a statement did not fit the schema.
+pub(crate) fn is_sql_error(error: &Error) -> bool {
+    let Error::Database { source } = error else {
+        return false;
+    };
+    source.downcast_ref().and_then(extended) == Some(1)
 }
 
 /// Whether a value was above SQLite's limit.

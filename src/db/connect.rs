@@ -118,7 +118,6 @@ mod tests {
             options: options.clone(),
             journal: environment.journal_mode,
             page_size: environment.page_size,
-            session_key: true,
             status: Arc::new(Status::new(presence, true)),
             claims: Arc::default(),
         };
@@ -171,6 +170,24 @@ mod tests {
         }
     }
 
+    /// What is adopted must survive a power cut as it is: never less than a write of the store.
+    #[tokio::test]
+    async fn the_migrator_is_set_up_as_the_contract_says() {
+        let (_folder, target) = file(&options()).await;
+        let mut connection = migrator(&target.path, &options(), false).await.unwrap();
+        let own = [
+            ("PRAGMA synchronous", "3"),
+            ("PRAGMA wal_autocheckpoint", "0"),
+        ];
+        for (pragma, expected) in COMMON.into_iter().chain(own) {
+            assert_eq!(
+                read_back(&mut connection, pragma).await,
+                expected,
+                "{pragma}"
+            );
+        }
+    }
+
     #[tokio::test]
     async fn a_reader_is_set_up_as_the_contract_says_and_can_not_write() {
         let (_folder, target) = file(&options()).await;
@@ -181,10 +198,9 @@ mod tests {
             target.status,
             Handle::current(),
         );
-        let wait = Duration::from_secs(10);
-        let guard = readers.acquire(Length::Short, Instant::now(), wait).await;
-        let mut guard = guard.unwrap();
-        let connection = guard.connection().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut lease = readers.lease(Length::Short, deadline).await.unwrap();
+        let connection = &mut lease.reader.as_mut().unwrap().connection;
         for (pragma, expected) in COMMON {
             assert_eq!(read_back(connection, pragma).await, expected, "{pragma}");
         }

@@ -11,8 +11,11 @@ use super::code::{self, Failure};
 use super::queue::{Job, Script};
 use super::writer::{Phase, Target};
 
-/// How many statements of a script come before its COMMIT: BEGIN, counters, rows.
-const SCRIPT_COMMIT: usize = 3;
+/// How many statements of a script come before its COMMIT: BEGIN, counters, rows, check.
+const SCRIPT_COMMIT: usize = 4;
+
+/// The statement before it, which fails if rows were left out.
+const SCRIPT_CHECK: usize = 3;
 
 /// Why a group's transaction did not come to its commit.
 #[derive(Debug)]
@@ -176,9 +179,7 @@ impl Attempt {
     /// written, and the statements must tell which write is to blame, or has no caller any more.
     async fn try_script(&mut self) -> Result<bool, Failed> {
         let script = match self.group.split_first() {
-            Some((first, rest)) if !self.taken && self.link.target.session_key => {
-                first.script_with(rest)
-            }
+            Some((first, rest)) if !self.taken => first.script_with(rest),
             _ => None,
         };
         let Some(Script { sql, arguments }) = script else {
@@ -233,7 +234,7 @@ impl Attempt {
                 self.roll_back().await;
                 Err(Failed::Busy(error))
             }
-            (_, Failure::Constraint) => {
+            (_, Failure::Constraint) | (SCRIPT_CHECK, Failure::Other) => {
                 self.roll_back().await;
                 Ok(false)
             }
@@ -387,7 +388,6 @@ mod tests {
             options,
             journal: environment.journal_mode,
             page_size: environment.page_size,
-            session_key: true,
             claims: Arc::default(),
         });
         let connection = target.connect().await.unwrap();

@@ -1,5 +1,7 @@
 //! Whether the file that a store has open is still the file at its path.
 
+use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +34,7 @@ impl Presence {
         Self {
             path: path.to_owned(),
             wal_path: wal_path.into(),
-            identity: look(path).map(|(identity, _)| identity),
+            identity: look(path).identity(),
             replaced: AtomicBool::new(false),
             wal_bytes: AtomicU64::new(0),
         }
@@ -52,14 +54,13 @@ impl Presence {
             JournalMode::Wal => self.ask(|presence| look(&presence.wal_path)).await.ok(),
             JournalMode::Rollback => None,
         };
-        let log = log.flatten().map(|(identity, _)| identity);
+        let log = log.and_then(Seen::identity);
         move || {
             let mut there = presence.is_there_now();
             if journal == JournalMode::Wal {
                 let now = look(&presence.wal_path);
-                let bytes = now.map_or(0, |(_, bytes)| bytes);
-                presence.wal_bytes.store(bytes, Ordering::Relaxed);
-                there &= now.is_some() && now.map(|(identity, _)| identity) == log;
+                presence.wal_bytes.store(now.bytes(), Ordering::Relaxed);
+                there &= now.may_be(log);
             }
             if !there {
                 presence.mark_replaced();
@@ -88,7 +89,7 @@ impl Presence {
     }
 
     fn is_there_now(&self) -> bool {
-        look(&self.path).map(|(identity, _)| identity) == self.identity
+        look(&self.path).may_be(self.identity)
     }
 
     /// Notes that the file is gone.
@@ -121,16 +122,58 @@ impl Presence {
     }
 }
 
+/// What `stat` says of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    There(Identity, u64),
+    Gone,
+    /// The file system did not answer: nothing is known.
+    Unknown,
+}
+
+impl Seen {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::There(_, bytes) => bytes,
+            Self::Gone | Self::Unknown => 0,
+        }
+    }
+
+    fn identity(self) -> Option<Identity> {
+        match self {
+            Self::There(identity, _) => Some(identity),
+            Self::Gone | Self::Unknown => None,
+        }
+    }
+
+    /// Whether this may be the file of that identity.
+    fn may_be(self, identity: Option<Identity>) -> bool {
+        match self {
+            Self::There(seen, _) => Some(seen) == identity,
+            Self::Gone => false,
+            Self::Unknown => true,
+        }
+    }
+}
+
+fn look(path: &Path) -> Seen {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Seen::There(identity(&metadata), metadata.len()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Seen::Gone
+        }
+        Err(_) => Seen::Unknown,
+    }
+}
+
 #[cfg(unix)]
-fn look(path: &Path) -> Option<(Identity, u64)> {
+fn identity(metadata: &Metadata) -> Identity {
     use std::os::unix::fs::MetadataExt as _;
-    let metadata = std::fs::metadata(path).ok()?;
-    Some(((metadata.dev(), metadata.ino()), metadata.len()))
+    (metadata.dev(), metadata.ino())
 }
 
 /// Without inodes a file can at least be missed.
 #[cfg(not(unix))]
-fn look(path: &Path) -> Option<(Identity, u64)> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some(((0, 0), metadata.len()))
+fn identity(_: &Metadata) -> Identity {
+    (0, 0)
 }

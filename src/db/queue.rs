@@ -164,11 +164,11 @@ impl<O: Operation> Job for Pending<O> {
     }
 
     fn is_wanted(&self) -> bool {
-        Instant::now() < self.deadline && !self.ticket.is_given_up()
+        !self.ticket.is_expired() && !self.ticket.is_given_up()
     }
 
     fn take(&self) -> bool {
-        Instant::now() < self.deadline && self.ticket.take()
+        self.ticket.take()
     }
 
     fn apply_with<'a>(

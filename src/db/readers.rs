@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Connection as _, Sqlite, SqliteConnection, query::Query};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::code::{self, Failure};
 use super::connect;
 use super::status::Status;
+use super::task::Task;
 use crate::error::{Error, Result};
 use crate::options::StoreOptions;
 
@@ -25,6 +25,9 @@ const STEPS: i32 = 1000;
 
 /// How often a read is tried that failed because another process was just recovering the log.
 const TRIES: u32 = 5;
+
+/// How long rows are taken before other tasks may run.
+const LONGEST_POLL: Duration = Duration::from_micros(500);
 
 /// How long a read may take, as its operation knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +46,12 @@ pub(crate) struct Readers {
     immutable: bool,
     status: Arc<Status>,
     /// One permit for each connection in use.
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     total: u32,
     /// Fewer permits: what long reads may use.
-    long: Semaphore,
+    long: Arc<Semaphore>,
     idle: Mutex<Vec<Reader>>,
+    closing: AtomicBool,
     runtime: Handle,
     sweeper: Mutex<Option<AbortHandle>>,
 }
@@ -67,8 +71,8 @@ pub(crate) struct Held<'a>(
     Option<SemaphorePermit<'a>>,
 );
 
-struct Reader {
-    connection: SqliteConnection,
+pub(super) struct Reader {
+    pub(super) connection: SqliteConnection,
     brake: Arc<Brake>,
     used: Instant,
     /// `false`: a statement may still be running, because its caller went away.
@@ -122,29 +126,33 @@ impl Readers {
             path,
             immutable,
             status,
-            permits: Semaphore::new(usize::try_from(total).unwrap_or(1)),
-            long: Semaphore::new(usize::try_from(total.saturating_sub(1).max(1)).unwrap_or(1)),
+            permits: Arc::new(Semaphore::new(usize::try_from(total).unwrap_or(1))),
+            long: Arc::new(Semaphore::new(
+                usize::try_from(total.saturating_sub(1).max(1)).unwrap_or(1),
+            )),
             total,
             options,
             idle: Mutex::new(Vec::new()),
+            closing: AtomicBool::new(false),
             runtime,
             sweeper: Mutex::new(None),
         })
     }
 
-    /// A connection for one call that must end `wait` after it `started`.
-    pub(crate) async fn acquire(
+    /// A connection for one statement that must end by `deadline`.
+    pub(super) async fn lease(
         self: &Arc<Self>,
         length: Length,
-        started: Instant,
-        wait: Duration,
-    ) -> Result<ReadGuard<'_>> {
-        self.status.presence.ensure()?;
+        deadline: Instant,
+    ) -> Result<Lease> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
         let long = match length {
             Length::Short => None,
-            Length::Long => Some(self.long.acquire().await.map_err(|_| Error::Closed)?),
+            Length::Long => Some(owned(&self.long).await?),
         };
-        let permit = self.permits.acquire().await.map_err(|_| Error::Closed)?;
+        let permit = owned(&self.permits).await?;
         let taken = lock(&self.idle).pop();
         let mut reader = match taken {
             Some(reader) => reader,
@@ -157,14 +165,40 @@ impl Readers {
                 Err(_) => reader = self.open().await?,
             }
         }
-        reader.brake.release(started + wait);
-        Ok(ReadGuard {
-            readers: self,
+        reader.brake.release(deadline);
+        Ok(Lease {
+            readers: Arc::clone(self),
             reader: Some(reader),
-            wait,
             _permit: permit,
             _long: long,
         })
+    }
+
+    /// Reads the rows of a statement. The caller may stop asking for them: the connection comes
+    /// back by the deadline all the same.
+    async fn rows(
+        self: Arc<Self>,
+        query: Query<'static, Sqlite, SqliteArguments>,
+        length: Length,
+        deadline: Instant,
+    ) -> std::result::Result<Vec<SqliteRow>, Failed> {
+        let mut lease = self.lease(length, deadline).await?;
+        let Some(reader) = &mut lease.reader else {
+            return Ok(Vec::new());
+        };
+        reader.settled = false;
+        let result = query.fetch_all(&mut reader.connection).await;
+        reader.settled = true;
+        if let Err(error) = &result
+            && !matches!(
+                code::classify(error),
+                Failure::Interrupted | Failure::Busy | Failure::TooBig
+            )
+        {
+            // What is wrong with the connection must not meet the next caller.
+            lease.reader = None;
+        }
+        result.map_err(Failed::Sqlx)
     }
 
     async fn open(&self) -> Result<Reader> {
@@ -200,8 +234,14 @@ impl Readers {
         Some(Held(held.ok()))
     }
 
+    /// Refuses new reads from now on.
+    pub(crate) fn refuse(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
     /// Refuses new reads, waits for the running ones until `deadline`, closes all connections.
     pub(crate) async fn close(&self, deadline: Option<Instant>) {
+        self.refuse();
         self.long.close();
         let longest = Instant::now() + self.options.deadline;
         let running = self.hold(deadline.unwrap_or(longest).min(longest)).await;
@@ -219,11 +259,15 @@ impl Readers {
     }
 
     fn give_back(self: &Arc<Self>, mut reader: Reader) {
-        if self.permits.is_closed() {
-            return;
-        }
         reader.used = Instant::now();
-        lock(&self.idle).push(reader);
+        {
+            let mut idle = lock(&self.idle);
+            // Whoever closes takes the list after it closed the permits.
+            if self.permits.is_closed() {
+                return;
+            }
+            idle.push(reader);
+        }
         let mut sweeper = lock(&self.sweeper);
         if sweeper.is_none() {
             let readers = Arc::downgrade(self);
@@ -273,87 +317,125 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection for one call. When it is dropped in the middle of a statement, the statement is
-/// stopped.
-pub(crate) struct ReadGuard<'a> {
-    readers: &'a Arc<Readers>,
-    reader: Option<Reader>,
-    wait: Duration,
-    _permit: SemaphorePermit<'a>,
-    _long: Option<SemaphorePermit<'a>>,
+/// Why rows did not come.
+enum Failed {
+    Ours(Error),
+    Sqlx(sqlx::Error),
 }
 
-impl ReadGuard<'_> {
-    /// Whether messages of a session can be read in order without sorting.
-    pub(crate) fn has_message_index(&self) -> bool {
-        self.readers.status.has_message_index()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn connection(&mut self) -> Option<&mut SqliteConnection> {
-        self.reader.as_mut().map(|reader| &mut reader.connection)
-    }
-
-    /// Hands each row of a statement to `take`.
-    pub(crate) async fn each<'q>(
-        &mut self,
-        mut query: impl FnMut() -> Query<'q, Sqlite, SqliteArguments>,
-        mut take: impl FnMut(&SqliteRow),
-    ) -> Result<()> {
-        for attempt in 1.. {
-            let Some(reader) = &mut self.reader else {
-                return Err(Error::Closed);
-            };
-            reader.settled = false;
-            let mut rows = 0_u64;
-            let result = async {
-                let mut stream = query().fetch(&mut reader.connection);
-                while let Some(row) = stream.try_next().await? {
-                    rows += 1;
-                    take(&row);
-                    // A long transcript must not keep other tasks from running.
-                    tokio::task::consume_budget().await;
-                }
-                Ok(())
-            }
-            .await;
-            reader.settled = true;
-            let Err(error) = result else { return Ok(()) };
-            match code::classify(&error) {
-                // Another process is recovering the log: for a moment neither it nor the index
-                // beside it can be read.
-                Failure::Busy | Failure::Io | Failure::CantOpen if rows == 0 && attempt < TRIES => {
-                    tracing::debug!(attempt, %error, "reading again");
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                Failure::Interrupted => return Err(Error::ReadTimeout { waited: self.wait }),
-                Failure::Busy => {
-                    return Err(Error::Busy {
-                        attempts: attempt,
-                        source: error.into(),
-                    });
-                }
-                failure => {
-                    if failure == Failure::TooBig {
-                        return Err(code::to_error_from(failure, error.into()));
-                    }
-                    // What is wrong with the connection must not meet the next caller.
-                    self.reader = None;
-                    return Err(code::to_error_from(failure, code::cause(error)));
-                }
-            }
-        }
-        Ok(())
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
     }
 }
 
-impl Drop for ReadGuard<'_> {
+async fn owned(permits: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit> {
+    Arc::clone(permits)
+        .acquire_owned()
+        .await
+        .map_err(|_| Error::Closed)
+}
+
+/// A connection for one statement. When it is dropped in the middle, the statement is stopped.
+pub(super) struct Lease {
+    readers: Arc<Readers>,
+    pub(super) reader: Option<Reader>,
+    _permit: OwnedSemaphorePermit,
+    _long: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(reader) = self.reader.take() {
             if !reader.settled {
                 reader.brake.pull();
             }
             self.readers.give_back(reader);
+        }
+    }
+}
+
+/// The reads of one call.
+///
+/// Each statement runs in a task of its own: a caller that is not polled keeps neither a connection
+/// nor a state of the file beyond the deadline.
+pub(crate) struct ReadGuard {
+    pub(crate) readers: Arc<Readers>,
+    pub(crate) runtime: Handle,
+    pub(crate) length: Length,
+    pub(crate) started: Instant,
+    pub(crate) wait: Duration,
+}
+
+impl ReadGuard {
+    /// Whether messages of a session can be read in order without sorting.
+    pub(crate) fn has_message_index(&self) -> bool {
+        self.readers.status.has_message_index()
+    }
+
+    /// Whether a read failed because another program took the index of messages by session away.
+    /// From then on reads do without it.
+    pub(crate) fn lost_message_index(&self, error: &Error) -> bool {
+        let lost = self.has_message_index() && code::is_sql_error(error);
+        if lost {
+            self.readers.status.clear_message_index();
+        }
+        lost
+    }
+
+    /// Hands each row of a statement to `take`.
+    pub(crate) async fn each(
+        &mut self,
+        mut query: impl FnMut() -> Query<'static, Sqlite, SqliteArguments>,
+        mut take: impl FnMut(&SqliteRow),
+    ) -> Result<()> {
+        self.readers.status.presence.ensure()?;
+        for attempt in 1.. {
+            let deadline = self.started + self.wait;
+            let rows = Arc::clone(&self.readers).rows(query(), self.length, deadline);
+            let timed = async move { tokio::time::timeout_at(deadline, rows).await };
+            let mut task = Task::new(self.runtime.spawn(timed));
+            let error = match task.join().await? {
+                Ok(Ok(rows)) => {
+                    let mut since = std::time::Instant::now();
+                    for row in rows {
+                        take(&row);
+                        // Large rows must not keep other tasks from running.
+                        if since.elapsed() > LONGEST_POLL {
+                            tokio::task::yield_now().await;
+                            since = std::time::Instant::now();
+                        }
+                    }
+                    return Ok(());
+                }
+                Ok(Err(Failed::Ours(error))) => return Err(error),
+                Ok(Err(Failed::Sqlx(error))) => error,
+                Err(_elapsed) => return Err(self.timeout()),
+            };
+            match code::classify(&error) {
+                // Another process is recovering the log: for a moment neither it nor the index
+                // beside it can be read.
+                Failure::Busy | Failure::Io | Failure::CantOpen if attempt < TRIES => {
+                    tracing::debug!(attempt, %error, "reading again");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Failure::Interrupted => return Err(self.timeout()),
+                Failure::Busy => {
+                    return Err(Error::Busy {
+                        attempts: attempt,
+                        source: code::cause(error),
+                    });
+                }
+                failure => return Err(code::to_error_from(failure, code::cause(error))),
+            }
+        }
+        Ok(())
+    }
+
+    fn timeout(&self) -> Error {
+        Error::ReadTimeout {
+            // The connection's clock counts whole milliseconds.
+            waited: self.started.elapsed().max(self.wait),
         }
     }
 }

@@ -31,6 +31,10 @@ impl Status {
         self.message_index.store(true, Ordering::Release);
     }
 
+    pub(crate) fn clear_message_index(&self) {
+        self.message_index.store(false, Ordering::Release);
+    }
+
     /// Length of a log that readers of other programs hold, 0 if none does.
     pub(crate) fn log_held(&self) -> u64 {
         self.log_held.load(Ordering::Relaxed)

@@ -3,18 +3,35 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::time::Instant;
+
 const WAITING: u8 = 0;
 const TAKEN: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
 /// Settles whether a write runs.
-#[derive(Debug, Default)]
-pub(crate) struct Ticket(AtomicU8);
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    state: AtomicU8,
+    /// After this the write may not become part of a transaction any more.
+    deadline: Instant,
+}
 
 impl Ticket {
+    pub(crate) fn new(deadline: Instant) -> Self {
+        Self {
+            state: AtomicU8::new(WAITING),
+            deadline,
+        }
+    }
+
+    pub(crate) fn is_expired(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
     /// The writer's side: the write is part of a transaction.
     pub(crate) fn take(&self) -> bool {
-        self.settle(WAITING, TAKEN)
+        !self.is_expired() && self.settle(WAITING, TAKEN)
     }
 
     /// The writer's side: the transaction did not take place after all.
@@ -27,16 +44,12 @@ impl Ticket {
         self.settle(WAITING, GIVEN_UP)
     }
 
-    pub(crate) fn is_taken(&self) -> bool {
-        self.0.load(Ordering::Acquire) == TAKEN
-    }
-
     pub(crate) fn is_given_up(&self) -> bool {
-        self.0.load(Ordering::Acquire) == GIVEN_UP
+        self.state.load(Ordering::Acquire) == GIVEN_UP
     }
 
     fn settle(&self, from: u8, to: u8) -> bool {
-        self.0
+        self.state
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }

@@ -11,7 +11,12 @@ use super::status::Status;
 use crate::options::StoreOptions;
 
 /// How long new reads of this store may be held back so that the log can begin anew.
-const HOLD: Duration = Duration::from_millis(100);
+///
+/// Half of it waits for running reads, half for those of other programs.
+const HOLD: Duration = Duration::from_millis(50);
+
+/// How long reads are left alone after they could not be held back.
+const REST: Duration = Duration::from_secs(1);
 
 /// Frames carry a header of this many bytes before each page.
 const FRAME_HEADER: u64 = 24;
@@ -27,6 +32,8 @@ pub(crate) struct Log {
     file_bytes: u64,
     /// Length of the log when a restart was last turned down.
     refused_at: Option<u64>,
+    /// When reads may be held back again.
+    not_before: Option<Instant>,
     dirty: bool,
 }
 
@@ -45,6 +52,7 @@ impl Log {
             written: 0,
             file_bytes: 0,
             refused_at: None,
+            not_before: None,
             // The process before may have left a log behind.
             dirty: true,
         }
@@ -68,7 +76,7 @@ impl Log {
         self.file_bytes = self.file_bytes.min(bytes);
         let grown = bytes - self.file_bytes;
         self.commits >= options.checkpoint_commits
-            || self.written.max(grown) >= options.checkpoint_bytes
+            || self.written.max(grown) >= options.checkpoint_bytes.min(options.wal_limit / 2)
     }
 
     /// Copies the log into the database when it is time to, and makes it begin anew when it is
@@ -95,9 +103,11 @@ impl Log {
             status.set_log_held(0);
             return;
         }
-        let again = self.refused_at.is_none_or(|at| {
-            passive.log_bytes < at || passive.log_bytes - at >= options.checkpoint_bytes
-        });
+        let rested = self.not_before.is_none_or(|at| Instant::now() >= at);
+        let again = rested
+            && self.refused_at.is_none_or(|at| {
+                passive.log_bytes < at || passive.log_bytes - at >= options.checkpoint_bytes
+            });
         if again {
             self.restart(connection, passive.log_bytes, options, status, readers)
                 .await;
@@ -114,8 +124,11 @@ impl Log {
         readers: &Arc<Readers>,
     ) {
         let Some(_held) = readers.hold(Instant::now() + HOLD).await else {
+            // A read of ours goes on for long: writers and readers must not wait again and again.
+            self.not_before = Some(Instant::now() + REST);
             return;
         };
+        self.not_before = None;
         let restarted = self
             .impatiently(connection, options, "PRAGMA wal_checkpoint(RESTART)")
             .await;
@@ -166,7 +179,7 @@ impl Log {
         options: &StoreOptions,
         pragma: &'static str,
     ) -> Option<Checkpointed> {
-        run(connection, "PRAGMA busy_timeout = 100").await;
+        run(connection, "PRAGMA busy_timeout = 50").await;
         let result = self.checkpoint(connection, pragma).await;
         let restore = format!("PRAGMA busy_timeout = {}", options.busy_timeout.as_millis());
         run(connection, sqlx::AssertSqlSafe(restore)).await;

@@ -3,8 +3,8 @@
 mod drain;
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::SqliteConnection;
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::code::{self, Failure};
 use super::connect;
+use super::counts::{Counts, ShutdownReport};
 use super::group::{Attempt, Failed, Link, stopped};
 use super::queue::{Job, Operation, Pending};
 use super::readers::Readers;
@@ -26,6 +27,9 @@ use crate::retry::{self, GaveUp, Reason};
 
 /// How long the queue must be empty before the log is truncated.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// How long a shutdown waits, beyond its limit, for a transaction that has begun.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Whether the store still takes writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +48,6 @@ pub(crate) struct Target {
     pub(crate) options: StoreOptions,
     pub(crate) journal: JournalMode,
     pub(crate) page_size: u32,
-    /// Whether SQLite itself refuses messages of unknown sessions.
-    pub(crate) session_key: bool,
     pub(crate) status: Arc<Status>,
     /// Of the transaction that is running.
     pub(crate) claims: Arc<Claims>,
@@ -54,6 +56,10 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) async fn connect(&self) -> sqlx::Result<SqliteConnection> {
         let mut connection = connect::writer(&self.path, &self.options, self.journal).await?;
+        // A connection opens its log with its first read, and the check below must find it.
+        sqlx::query("SELECT 1 FROM sqlite_schema LIMIT 1")
+            .fetch_optional(&mut connection)
+            .await?;
         let claims = Arc::clone(&self.claims);
         let check = self
             .status
@@ -75,41 +81,6 @@ pub(crate) struct Writer {
     /// Becomes `true` when the last connection is closed.
     done: watch::Receiver<bool>,
     counts: Arc<Counts>,
-}
-
-/// Writes since the store was opened.
-#[derive(Debug, Default)]
-struct Counts {
-    committed: AtomicU64,
-    refused: AtomicU64,
-    /// Callers that wait to enter the queue, or were still waiting when it was closed.
-    entering: AtomicU64,
-}
-
-/// Counts a caller that waits to enter the queue.
-struct Entering<'a>(&'a AtomicU64);
-
-impl<'a> Entering<'a> {
-    fn new(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count)
-    }
-}
-
-impl Drop for Entering<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// What became of the writes that waited when the store was shut down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct ShutdownReport {
-    /// Writes that were committed after the call.
-    pub committed: u64,
-    /// Writes that were refused with [`Error::Closed`]: they never ran.
-    pub refused: u64,
 }
 
 impl Writer {
@@ -176,28 +147,32 @@ impl Writer {
     ) -> Result<O::Output> {
         self.ensure_open()?;
         let deadline = Instant::now() + wait;
-        let ticket = Arc::new(Ticket::default());
+        let ticket = Arc::new(Ticket::new(deadline));
         let (reply, mut answer) = oneshot::channel();
-        let queued = tokio::time::timeout_at(
-            deadline,
-            self.enqueue(operation, Arc::clone(&ticket), deadline, reply),
-        );
-        match queued.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(error),
-            Err(_) => return Err(Error::Overloaded { waited: wait }),
+        // One timer, made while the runtime is known to be there.
+        let mut too_late = pin!(tokio::time::sleep_until(deadline));
+        tokio::select! {
+            biased;
+            queued = self.enqueue(operation, Arc::clone(&ticket), deadline, reply) => queued?,
+            () = &mut too_late => return Err(Error::Overloaded { waited: wait }),
         }
         // A caller that goes away takes its write back, if that is still possible.
         let _take_back = TakeBack(&ticket);
-        let answered = match tokio::time::timeout_at(deadline, &mut answer).await {
-            Ok(answered) => answered,
-            Err(_) if ticket.give_up() => return Err(Error::Overloaded { waited: wait }),
-            // The transaction has begun: only its outcome tells the truth.
-            Err(_) => answer.await,
+        let answered = tokio::select! {
+            biased;
+            answered = &mut answer => answered,
+            () = &mut too_late => {
+                if ticket.give_up() {
+                    return Err(Error::Overloaded { waited: wait });
+                }
+                // The transaction has begun: only its outcome tells the truth.
+                answer.await
+            }
         };
         match answered {
             Ok(result) => result,
-            Err(_) if ticket.is_taken() => Err(Error::OutcomeUnknown {
+            // Nobody answered. If the write is not settled yet, it is now: it never runs.
+            Err(_) if !ticket.give_up() && !ticket.is_given_up() => Err(Error::OutcomeUnknown {
                 source: "the writer ended during the commit".into(),
             }),
             Err(_) if Instant::now() >= deadline => Err(Error::Overloaded { waited: wait }),
@@ -212,15 +187,14 @@ impl Writer {
         deadline: Instant,
         reply: oneshot::Sender<Result<O::Output>>,
     ) -> Result<()> {
-        let entering = Entering::new(&self.counts.entering);
+        let entering = self.counts.enter();
         // A write larger than the whole queue may enter when it is alone.
         let bytes = u32::try_from(operation.bytes())
             .unwrap_or(u32::MAX)
             .min(self.room_total);
         let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
         let (Ok(room), Ok(slot)) = (room, self.jobs.reserve().await) else {
-            // Counted for good.
-            std::mem::forget(entering);
+            entering.stay();
             return Err(self.ended());
         };
         let queued = Instant::now();
@@ -240,7 +214,7 @@ impl Writer {
     /// Stops taking writes, has the queue written until `until`, and waits until the last
     /// connection is closed.
     pub(crate) async fn close(&self, until: Option<Instant>) -> Result<ShutdownReport> {
-        let (committed, refused) = self.counts.get();
+        let before = self.counts.report();
         self.phase.send_if_modified(|phase| {
             let sooner = match *phase {
                 Phase::Open => true,
@@ -252,24 +226,21 @@ impl Writer {
             }
             sooner
         });
-        let closed = self.done.clone().wait_for(|done| *done).await.is_ok();
-        if !closed {
-            return Err(Error::RuntimeEnded);
-        }
-        let (committed_now, refused_now) = self.counts.get();
-        Ok(ShutdownReport {
-            committed: committed_now - committed,
-            refused: refused_now - refused,
-        })
-    }
-}
-
-impl Counts {
-    fn get(&self) -> (u64, u64) {
-        (
-            self.committed.load(Ordering::Acquire),
-            self.refused.load(Ordering::Acquire),
-        )
+        let mut done = self.done.clone();
+        let closed = done.wait_for(|done| *done);
+        match until {
+            None => closed.await.map_err(|_| Error::RuntimeEnded)?,
+            Some(until) => {
+                match tokio::time::timeout_at(until.checked_add(GRACE).unwrap_or(until), closed)
+                    .await
+                {
+                    Ok(closed) => closed.map_err(|_| Error::RuntimeEnded)?,
+                    // A long transaction, or a runtime that nobody drives: it ends without us.
+                    Err(_) => return Ok(self.counts.report().since(before)),
+                }
+            }
+        };
+        Ok(self.counts.report().since(before))
     }
 }
 
@@ -357,7 +328,7 @@ impl Task {
 
     fn refuse(&self, job: Box<dyn Job>) {
         if job.is_wanted() {
-            self.counts.refused.fetch_add(1, Ordering::AcqRel);
+            self.counts.refuse();
             job.fail(Error::Closed);
         } else {
             job.expire();
@@ -452,9 +423,7 @@ impl Task {
                 log.committed(u64::try_from(bytes).unwrap_or(u64::MAX));
             }
             let stored = group.iter().filter(|job| job.is_done()).count();
-            self.counts
-                .committed
-                .fetch_add(u64::try_from(stored).unwrap_or(0), Ordering::AcqRel);
+            self.counts.commit(stored);
             for job in group {
                 job.finish();
             }
@@ -544,8 +513,7 @@ impl Task {
             Phase::Open => None,
         };
         // The queue is closed: nobody enters any more.
-        let entering = self.counts.entering.load(Ordering::Acquire);
-        self.counts.refused.fetch_add(entering, Ordering::AcqRel);
+        self.counts.refuse_entering();
         self.remove_all_leftovers().await;
         self.readers.close(until).await;
         if !self.is_stopped() {

@@ -7,12 +7,13 @@ use sqlx::sqlite::{SqliteArguments, SqliteQueryResult};
 use sqlx::{Arguments as _, SqliteConnection};
 
 use super::Appended;
-use super::insert::{Shape, ids_up_to, insert};
+use super::insert::{MAX_BYTES, Shape, ids_up_to, insert};
 use super::new::{Position, Row};
 use crate::db::queue::{Fault, Operation, Script};
 use crate::error::{Error, Result};
 use crate::id::{MessageId, SessionId};
 use crate::session::ensure_exists;
+use crate::usage::Usage;
 
 /// Appends the messages of one turn.
 pub(super) struct Append {
@@ -20,12 +21,13 @@ pub(super) struct Append {
     pub(super) rows: Vec<Row>,
     pub(super) key: Option<String>,
     pub(super) expected: Option<Position>,
+    pub(super) usage: Option<Usage>,
 }
 
 impl Append {
     /// Whether it can be written in one statement with others: nothing must be read first.
     fn is_plain(&self) -> bool {
-        self.key.is_none() && self.expected.is_none()
+        self.key.is_none() && self.expected.is_none() && self.usage.is_none()
     }
 
     fn calls(&self) -> i64 {
@@ -61,7 +63,9 @@ impl Operation for Append {
 
     fn bytes(&self) -> usize {
         // A row costs something even when it says nothing.
-        self.session.as_str().len() + self.rows.iter().map(|row| row.bytes() + 64).sum::<usize>()
+        self.session.as_str().len()
+            + self.rows.iter().map(|row| row.bytes() + 64).sum::<usize>()
+            + self.usage.as_ref().map_or(0, Usage::bytes)
     }
 
     fn apply<'a>(
@@ -85,8 +89,16 @@ impl Operation for Append {
                     return Err(Error::Conflict { actual }.into());
                 }
             }
+            // A refusal must come before anything is changed.
+            let totals = match &self.usage {
+                Some(usage) => Some(usage.added_to(connection, &self.session).await?),
+                None => None,
+            };
             let mut results = append_all(connection, &[self]).await?;
             let appended = results.pop().unwrap_or(Err(Error::Closed))?;
+            if let Some(totals) = totals {
+                totals.store(connection, &self.session).await?;
+            }
             if let Some(key) = &self.key {
                 remember_key(connection, &self.session, key, &appended.ids).await?;
             }
@@ -115,7 +127,7 @@ impl Operation for Append {
     }
 
     fn script(run: &[&Self]) -> Option<Script> {
-        // An unknown session shows as a foreign key that does not hold; without rows there is none.
+        // An unknown session shows by the rows that are not inserted; without rows there are none.
         if !run
             .iter()
             .all(|append| append.is_plain() && !append.rows.is_empty())
@@ -123,6 +135,9 @@ impl Operation for Append {
             return None;
         }
         let rows: Vec<(&SessionId, &Row)> = run.iter().flat_map(|append| append.rows()).collect();
+        if rows.iter().map(|(_, row)| row.bytes()).sum::<usize>() > MAX_BYTES {
+            return None;
+        }
         let shape = Shape::for_rows(rows.len())?;
         let mut arguments = SqliteArguments::default();
         let sums = sums(run);
@@ -143,11 +158,12 @@ impl Operation for Append {
             &shape.script_for_many
         };
         shape.bind(&mut arguments, &rows).ok()?;
+        arguments.add(i64::try_from(rows.len()).ok()?).ok()?;
         Some(Script { sql, arguments })
     }
 
     fn outcomes(run: &[&Self], done: &[SqliteQueryResult]) -> Vec<Appended> {
-        // BEGIN, counters, rows, COMMIT.
+        // BEGIN, counters, rows, check, COMMIT.
         let last = done.get(2).map_or(0, SqliteQueryResult::last_insert_rowid);
         let rows = run.iter().map(|append| append.rows.len()).sum();
         let mut ids = ids_up_to(last, rows);

@@ -138,7 +138,8 @@ impl Conversation {
     }
 
     /// Only what the chat-completions schema allows: role, content, name, `tool_calls` and
-    /// `tool_call_id`.
+    /// `tool_call_id`. The system prompt is the session's
+    /// ([`Session::system_prompt`](crate::Session::system_prompt)): put it in front.
     pub fn chat(&self) -> Chat<'_> {
         let messages: Vec<_> = self
             .messages

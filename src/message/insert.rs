@@ -7,6 +7,7 @@ use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments as _, SqliteConnection};
 
 use super::new::Row;
+use crate::db::code;
 use crate::id::{MessageId, SessionId};
 
 /// How many rows a statement may take. A fixed set of shapes, so that all of them stay prepared;
@@ -17,7 +18,7 @@ const SIZES: [usize; 15] = [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128
 pub(super) const MAX_ROWS: usize = 128;
 
 /// Bytes of the rows of one statement: they are held twice while it runs.
-const MAX_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 const COLUMNS: usize = 14;
 
@@ -43,18 +44,14 @@ impl Shape {
         );
         let row = format!("({})", vec!["?"; COLUMNS].join(", "));
         let rows_of_values = vec![row; rows].join(", ");
-        if rows == 1 {
-            insert += "VALUES ";
-            insert += &rows_of_values;
-        } else {
-            let columns: Vec<String> = (1..=COLUMNS).map(|n| format!("column{n}")).collect();
-            // Writing to a string does not fail.
-            let _infallible = write!(
-                insert,
-                "SELECT {} FROM (VALUES {rows_of_values}) WHERE column1 IS NOT NULL",
-                columns.join(", "),
-            );
-        }
+        let columns: Vec<String> = (1..=COLUMNS).map(|n| format!("column{n}")).collect();
+        // Writing to a string does not fail.
+        let _infallible = write!(
+            insert,
+            "SELECT {} FROM (VALUES {rows_of_values}) \
+             WHERE EXISTS (SELECT 1 FROM sessions WHERE id = column1)",
+            columns.join(", "),
+        );
         Self {
             rows,
             script_for_one: script(super::append::COUNT_ONE, &insert),
@@ -86,8 +83,12 @@ impl Shape {
 }
 
 fn script(count: &str, insert: &str) -> String {
-    format!("BEGIN IMMEDIATE; {count}; {insert}; COMMIT")
+    format!("BEGIN IMMEDIATE; {count}; {insert}; {CHECK}; COMMIT")
 }
+
+/// Fails unless the statement before inserted so many rows: messages of unknown sessions are left
+/// out, and a trigger of another program may leave any out without an error.
+const CHECK: &str = "SELECT 1 WHERE json(iif(changes() = ?, 'null', '-')) IS NULL";
 
 fn bind(
     arguments: &mut SqliteArguments,
@@ -128,6 +129,9 @@ pub(super) async fn insert(
         let inserted = sqlx::query_with(statement, arguments)
             .execute(&mut *connection)
             .await?;
+        if usize::try_from(inserted.rows_affected()) != Ok(now.len()) {
+            return Err(code::rows_left_out());
+        }
         ids.extend(ids_up_to(inserted.last_insert_rowid(), now.len()));
         rest = later;
     }
@@ -149,4 +153,20 @@ fn batch_len(rows: &[(&SessionId, &Row)]) -> usize {
         bytes <= MAX_BYTES
     });
     fitting.count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A deferred one would meet the lock in the middle, where a caller no longer sees that its
+    /// write has not begun.
+    #[test]
+    fn every_script_asks_for_the_write_lock_first() {
+        for shape in SHAPES.iter() {
+            for script in [&shape.script_for_one, &shape.script_for_many] {
+                assert!(script.starts_with("BEGIN IMMEDIATE;"), "{}", shape.rows);
+            }
+        }
+    }
 }

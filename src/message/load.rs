@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::content::Content;
 use super::conversation::{Conversation, ConversationMessage};
 use super::read::content;
 use super::role::Role;
@@ -15,9 +16,11 @@ use crate::db::leftovers::first_id;
 use crate::db::readers::ReadGuard;
 use crate::error::Result;
 use crate::id::SessionId;
+use crate::json::Json;
 
-/// Messages of one packed row.
-const PACK: i64 = 128;
+/// Most messages of one packed row, and about how many bytes.
+const MAX_PACK: i64 = 128;
+const PACK_BYTES: usize = 512 * 1024;
 
 /// Up to so many messages, packing costs more than it saves.
 const SHORT: usize = 64;
@@ -81,13 +84,21 @@ macro_rules! statement {
 
 const PACKED: &str = statement!(packed, "INDEXED BY idx_messages_session_id");
 const PLAIN: &str = statement!(plain, "INDEXED BY idx_messages_session_id");
-const PLAIN_SORTED: &str = statement!(plain, "INDEXED BY idx_messages_session");
+const PLAIN_SORTED: &str = statement!(plain, "");
 
 /// The whole conversation of a session.
 pub(super) async fn conversation(
-    reader: &mut ReadGuard<'_>,
+    reader: &mut ReadGuard,
     session: &SessionId,
 ) -> Result<Conversation> {
+    match with_index(reader, session).await {
+        Err(error) if reader.lost_message_index(&error) => with_index(reader, session).await,
+        read => read,
+    }
+}
+
+/// Uses the index of messages by session if it is there.
+async fn with_index(reader: &mut ReadGuard, session: &SessionId) -> Result<Conversation> {
     if !reader.has_message_index() {
         let messages = plain(reader, PLAIN_SORTED, session, ALL, None).await?;
         return Ok(Conversation { messages });
@@ -102,7 +113,7 @@ pub(super) async fn conversation(
         return Ok(Conversation { messages });
     }
     // Each statement sees one state of the file; what was read before is no part of it.
-    let messages = match packed(reader, session).await? {
+    let messages = match packed(reader, session, pack_size(&messages)).await? {
         Some(messages) => messages,
         None => plain(reader, PLAIN, session, ALL, None).await?,
     };
@@ -110,7 +121,7 @@ pub(super) async fn conversation(
 }
 
 async fn plain(
-    reader: &mut ReadGuard<'_>,
+    reader: &mut ReadGuard,
     statement: &'static str,
     session: &SessionId,
     limit: usize,
@@ -127,18 +138,45 @@ async fn plain(
     Ok(messages)
 }
 
+/// How many messages go into a packed row: it is taken apart in one go.
+fn pack_size(sample: &[ConversationMessage]) -> i64 {
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let json = |json: &Option<Json>| json.as_ref().map_or(0, Json::len);
+    let bytes: usize = sample
+        .iter()
+        .map(|message| {
+            let content = match &message.content {
+                Some(Content::Text(text)) => text.len(),
+                Some(Content::Parts(parts)) => parts.len(),
+                None => 0,
+            };
+            content
+                + text(&message.reasoning)
+                + json(&message.tool_calls)
+                + json(&message.reasoning_details)
+                + json(&message.codex_reasoning_items)
+                + json(&message.extra)
+        })
+        .sum();
+    let average = (bytes / sample.len().max(1)).max(1);
+    i64::try_from(PACK_BYTES / average)
+        .unwrap_or(MAX_PACK)
+        .clamp(1, MAX_PACK)
+}
+
 /// `None` if the messages do not go into packed rows: texts that are too large together, or an order
 /// that SQLite did not keep.
 async fn packed(
-    reader: &mut ReadGuard<'_>,
+    reader: &mut ReadGuard,
     session: &SessionId,
+    pack: i64,
 ) -> Result<Option<Vec<ConversationMessage>>> {
     let mut messages = Some(Vec::new());
     let query = || {
         sqlx::query(PACKED)
             .bind(session.as_str())
             .bind(i64::MIN)
-            .bind(PACK)
+            .bind(pack)
     };
     let read = reader
         .each(query, |row| {

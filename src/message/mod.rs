@@ -74,18 +74,20 @@ impl SessionStore {
                 messages: vec![message],
                 key,
                 expected: None,
+                usage: None,
             },
         )
         .await
     }
 
-    /// Stores the messages of a turn at the end of a session's transcript, in order, all or none.
+    /// Stores the messages of a turn at the end of a session's transcript, in order, and adds its
+    /// usage to the session's; all or nothing.
     ///
     /// # Errors
     ///
-    /// Those of [`append_message`](Self::append_message), and
-    /// [`Error::Conflict`](crate::Error::Conflict) if the transcript does not end where the turn
-    /// expects it.
+    /// Those of [`append_message`](Self::append_message) and, with usage, of
+    /// [`record_usage`](Self::record_usage), and [`Error::Conflict`](crate::Error::Conflict) if the
+    /// transcript does not end where the turn expects it.
     ///
     /// # Cancel safety
     ///
@@ -94,12 +96,17 @@ impl SessionStore {
     pub async fn append_turn(&self, session: &SessionId, turn: Turn) -> Result<Appended> {
         let rows = self.rows(turn.messages)?;
         let key = turn.key.map(valid_key).transpose()?;
+        if let Some(usage) = &turn.usage {
+            usage.check()?;
+            self.fits(usage.bytes())?;
+        }
         let session = session.clone();
         self.write(Append {
             session,
             rows,
             key,
             expected: turn.expected,
+            usage: turn.usage,
         })
         .await
     }
@@ -168,7 +175,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn messages(&self, session: &SessionId, range: MessageRange) -> Result<Vec<Message>> {
         let read = self.read(Length::Short)?;
-        read.run(async { read::page(&mut read.connection().await?, session, range).await })
+        read.run(async { read::page(&mut read.statements(), session, range).await })
             .await
     }
 
@@ -223,11 +230,12 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %session))]
     pub async fn conversation(&self, session: &SessionId) -> Result<Conversation> {
         let read = self.read(Length::Short)?;
-        read.run(async { load::conversation(&mut read.connection().await?, session).await })
+        read.run(async { load::conversation(&mut read.statements(), session).await })
             .await
     }
 
-    /// Messages as rows, checked.
+    /// Messages as rows, checked; here and not on another thread, so that the queue keeps the order
+    /// of the calls.
     fn rows(&self, messages: impl IntoIterator<Item = NewMessage>) -> Result<Vec<Row>> {
         let limit = self.options().message_limit;
         messages

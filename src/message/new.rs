@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::id::MessageId;
 use crate::json::Json;
 use crate::time::Timestamp;
+use crate::usage::Usage;
 
 const MAX_KEY_BYTES: usize = 512;
 
@@ -176,7 +177,7 @@ impl fmt::Debug for NewMessage {
     }
 }
 
-/// The messages of one exchange, stored together or not at all.
+/// The messages of one exchange and what it used, stored together or not at all.
 ///
 /// ```
 /// use hermes_state::{NewMessage, Turn};
@@ -190,6 +191,7 @@ pub struct Turn {
     pub(super) messages: Vec<NewMessage>,
     pub(super) key: Option<String>,
     pub(super) expected: Option<Position>,
+    pub(super) usage: Option<Usage>,
 }
 
 /// Where a transcript ends.
@@ -206,6 +208,7 @@ impl Turn {
             messages: messages.into_iter().collect(),
             key: None,
             expected: None,
+            usage: None,
         }
     }
 
@@ -230,6 +233,13 @@ impl Turn {
     /// [`Error::Conflict`].
     pub const fn expect_empty(mut self) -> Self {
         self.expected = Some(Position::Empty);
+        self
+    }
+
+    /// What the exchange used, added to the session's totals in the same transaction, as by
+    /// [`record_usage`](crate::SessionStore::record_usage). A repeated append adds nothing.
+    pub fn usage(mut self, usage: Usage) -> Self {
+        self.usage = Some(usage);
         self
     }
 }

@@ -164,8 +164,8 @@ macro_rules! page {
 
 const FORWARDS: &str = page!("INDEXED BY idx_messages_session_id", "ASC");
 const BACKWARDS: &str = page!("INDEXED BY idx_messages_session_id", "DESC");
-const FORWARDS_SORTED: &str = page!("INDEXED BY idx_messages_session", "ASC");
-const BACKWARDS_SORTED: &str = page!("INDEXED BY idx_messages_session", "DESC");
+const FORWARDS_SORTED: &str = page!("", "ASC");
+const BACKWARDS_SORTED: &str = page!("", "DESC");
 
 macro_rules! last_id {
     ($index:literal) => {
@@ -179,34 +179,38 @@ macro_rules! last_id {
 }
 
 const LAST_ID: &str = last_id!("INDEXED BY idx_messages_session_id");
-const LAST_ID_SORTED: &str = last_id!("INDEXED BY idx_messages_session");
+const LAST_ID_SORTED: &str = last_id!("");
 
 /// Messages of a session, in the order of the transcript.
 pub(super) async fn page(
-    reader: &mut ReadGuard<'_>,
+    reader: &mut ReadGuard,
     session: &SessionId,
     range: MessageRange,
 ) -> Result<Vec<Message>> {
     let Some((first, last)) = range.bounds() else {
         return Ok(Vec::new());
     };
-    let statement = match (range.from, reader.has_message_index()) {
-        (End::First, true) => FORWARDS,
-        (End::Last, true) => BACKWARDS,
-        (End::First, false) => FORWARDS_SORTED,
-        (End::Last, false) => BACKWARDS_SORTED,
-    };
     let mut messages = Vec::new();
-    let query = || {
-        sqlx::query(statement)
-            .bind(session.as_str())
-            .bind(first)
-            .bind(last)
-            .bind(range.limit)
-    };
-    reader
-        .each(query, |row| messages.push(message(row, session)))
-        .await?;
+    loop {
+        let statement = match (range.from, reader.has_message_index()) {
+            (End::First, true) => FORWARDS,
+            (End::Last, true) => BACKWARDS,
+            (End::First, false) => FORWARDS_SORTED,
+            (End::Last, false) => BACKWARDS_SORTED,
+        };
+        let query = || {
+            sqlx::query(statement)
+                .bind(session.as_str())
+                .bind(first)
+                .bind(last)
+                .bind(range.limit)
+        };
+        let read = reader.each(query, |row| messages.push(message(row, session)));
+        match read.await {
+            Err(error) if reader.lost_message_index(&error) => messages.clear(),
+            read => break read?,
+        }
+    }
     if range.from == End::Last {
         messages.reverse();
     }
@@ -215,21 +219,25 @@ pub(super) async fn page(
 
 /// The greatest id of the session's messages now.
 pub(super) async fn last_id(
-    reader: &mut ReadGuard<'_>,
+    reader: &mut ReadGuard,
     session: &SessionId,
 ) -> Result<Option<MessageId>> {
-    let statement = if reader.has_message_index() {
-        LAST_ID
-    } else {
-        LAST_ID_SORTED
-    };
     let mut last = None;
-    let query = || sqlx::query(statement).bind(session.as_str());
-    reader
-        .each(query, |row| {
+    loop {
+        let statement = if reader.has_message_index() {
+            LAST_ID
+        } else {
+            LAST_ID_SORTED
+        };
+        let query = || sqlx::query(statement).bind(session.as_str());
+        let read = reader.each(query, |row| {
             last = sqlx::Row::try_get(row, 0).unwrap_or_default();
-        })
-        .await?;
+        });
+        match read.await {
+            Err(error) if reader.lost_message_index(&error) => {}
+            read => break read?,
+        }
+    }
     Ok(last.map(MessageId::new))
 }
 

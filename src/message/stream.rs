@@ -59,7 +59,7 @@ impl MessageStream {
         Box::pin(async move {
             let read = store.read(Length::Long)?;
             read.run(async {
-                let mut reader = read.connection().await?;
+                let mut reader = read.statements();
                 let end = match end {
                     Some(end) => Some(end),
                     None => read::last_id(&mut reader, &session).await?,

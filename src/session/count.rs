@@ -17,7 +17,7 @@ pub enum Scope<'a> {
     Session(&'a SessionId),
 }
 
-pub(super) async fn sessions(reader: &mut ReadGuard<'_>, scope: Scope<'_>) -> Result<u64> {
+pub(super) async fn sessions(reader: &mut ReadGuard, scope: Scope<'_>) -> Result<u64> {
     let statement = match scope {
         Scope::All => "SELECT COUNT(*) FROM sessions",
         Scope::Source(_) => "SELECT COUNT(*) FROM sessions WHERE source = ?1",
@@ -26,7 +26,7 @@ pub(super) async fn sessions(reader: &mut ReadGuard<'_>, scope: Scope<'_>) -> Re
     count(reader, statement, scope).await
 }
 
-pub(super) async fn messages(reader: &mut ReadGuard<'_>, scope: Scope<'_>) -> Result<u64> {
+pub(super) async fn messages(reader: &mut ReadGuard, scope: Scope<'_>) -> Result<u64> {
     let statement = match scope {
         Scope::All => {
             "SELECT (SELECT COUNT(*) FROM messages) - (
@@ -45,11 +45,7 @@ pub(super) async fn messages(reader: &mut ReadGuard<'_>, scope: Scope<'_>) -> Re
     count(reader, statement, scope).await
 }
 
-async fn count(
-    reader: &mut ReadGuard<'_>,
-    statement: &'static str,
-    scope: Scope<'_>,
-) -> Result<u64> {
+async fn count(reader: &mut ReadGuard, statement: &'static str, scope: Scope<'_>) -> Result<u64> {
     let mut count = 0;
     let query = || match scope {
         Scope::All => sqlx::query(statement),

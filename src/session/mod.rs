@@ -19,6 +19,9 @@ use crate::time::Timestamp;
 use delete::Delete;
 use write::{Create, End, Ensure, Made, Reopen, SetModel, SetSystemPrompt};
 
+#[cfg(test)]
+pub(crate) use row::FIND_BY_TITLE;
+pub(crate) use row::{find_by_title, id_at};
 pub(crate) use write::ensure_exists;
 
 pub use count::Scope;
@@ -166,7 +169,7 @@ impl SessionStore {
             parent,
             started_at: started_at.unwrap_or_else(Timestamp::now).as_unix_seconds(),
         };
-        self.fits(&create)?;
+        self.fits(create.bytes())?;
         let id = create.id.clone();
         self.make(create, &id).await?;
         Ok(id)
@@ -206,7 +209,7 @@ impl SessionStore {
             source,
             started_at,
         };
-        self.fits(&ensure)?;
+        self.fits(ensure.bytes())?;
         self.make(ensure, id).await
     }
 
@@ -223,7 +226,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn session(&self, id: &SessionId) -> Result<Option<Session>> {
         let read = self.read(Length::Short)?;
-        read.run(async { row::find(&mut read.connection().await?, id).await })
+        read.run(async { row::find(&mut read.statements(), id).await })
             .await
     }
 
@@ -251,7 +254,7 @@ impl SessionStore {
             ended_at,
             reason,
         };
-        self.fits(&end)?;
+        self.fits(end.bytes())?;
         self.write(end).await
     }
 
@@ -310,7 +313,7 @@ impl SessionStore {
             id: id.clone(),
             prompt: prompt.into(),
         };
-        self.fits(&set)?;
+        self.fits(set.bytes())?;
         self.write(set).await
     }
 
@@ -329,7 +332,7 @@ impl SessionStore {
             id: id.clone(),
             model: model.into(),
         };
-        self.fits(&set)?;
+        self.fits(set.bytes())?;
         self.write(set).await
     }
 
@@ -345,7 +348,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn session_count(&self, scope: Scope<'_>) -> Result<u64> {
         let read = self.read(Length::Long)?;
-        read.run(async { count::sessions(&mut read.connection().await?, scope).await })
+        read.run(async { count::sessions(&mut read.statements(), scope).await })
             .await
     }
 
@@ -361,7 +364,7 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn message_count(&self, scope: Scope<'_>) -> Result<u64> {
         let read = self.read(Length::Long)?;
-        read.run(async { count::messages(&mut read.connection().await?, scope).await })
+        read.run(async { count::messages(&mut read.statements(), scope).await })
             .await
     }
 
@@ -383,8 +386,8 @@ impl SessionStore {
     }
 
     /// Texts of a session are held to the same limit as a message.
-    fn fits(&self, operation: &impl Operation) -> Result<()> {
-        let (bytes, limit) = (operation.bytes(), self.options().message_limit);
+    pub(crate) fn fits(&self, bytes: usize) -> Result<()> {
+        let limit = self.options().message_limit;
         if bytes > limit {
             return Err(Error::MessageTooLarge { bytes, limit });
         }

@@ -185,7 +185,7 @@ impl SessionStore {
         after: &[u8],
     ) -> Result<(Vec<Candidate>, Option<Vec<u8>>)> {
         let read = self.read(Length::Long)?;
-        read.run(async { candidates(&mut read.connection().await?, rule, after).await })
+        read.run(async { candidates(&mut read.statements(), rule, after).await })
             .await
     }
 
@@ -212,7 +212,7 @@ impl SessionStore {
     async fn prune_dry(&self, rule: &Rule, page: &[Candidate], tally: &mut Tally) -> Result<()> {
         let read = self.read(Length::Long)?;
         read.run(async {
-            let mut reader = read.connection().await?;
+            let mut reader = read.statements();
             for candidate in page {
                 if tally.taken.contains(candidate.id.as_bytes()) {
                     continue;
@@ -260,10 +260,10 @@ struct Rule {
 }
 
 impl Rule {
-    fn bind<'q>(
-        &'q self,
-        query: Query<'q, Sqlite, SqliteArguments>,
-    ) -> Query<'q, Sqlite, SqliteArguments> {
+    fn bind(
+        &self,
+        query: Query<'static, Sqlite, SqliteArguments>,
+    ) -> Query<'static, Sqlite, SqliteArguments> {
         query
             .bind(&self.source)
             .bind(self.before)
@@ -350,7 +350,7 @@ struct Candidate {
 }
 
 async fn candidates(
-    reader: &mut ReadGuard<'_>,
+    reader: &mut ReadGuard,
     rule: &Rule,
     after: &[u8],
 ) -> Result<(Vec<Candidate>, Option<Vec<u8>>)> {

@@ -137,22 +137,51 @@ impl fmt::Debug for Session {
     }
 }
 
-const FIND: &str = "SELECT source, user_id, model, model_config, system_prompt, parent_session_id, \
-     started_at, ended_at, end_reason, message_count, tool_call_count, input_tokens, \
-     output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, billing_provider, \
-     billing_base_url, billing_mode, estimated_cost_usd, actual_cost_usd, cost_status, \
-     cost_source, pricing_version, title FROM sessions WHERE id = ?1";
+macro_rules! select {
+    ($rows:literal) => {
+        concat!(
+            "SELECT source, user_id, model, model_config, system_prompt, parent_session_id, \
+             started_at, ended_at, end_reason, message_count, tool_call_count, input_tokens, \
+             output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, \
+             billing_provider, billing_base_url, billing_mode, estimated_cost_usd, \
+             actual_cost_usd, cost_status, cost_source, pricing_version, title, id \
+             FROM sessions ",
+            $rows
+        )
+    };
+}
 
-pub(super) async fn find(reader: &mut ReadGuard<'_>, id: &SessionId) -> Result<Option<Session>> {
+const FIND: &str = select!("WHERE id = ?1");
+pub(crate) const FIND_BY_TITLE: &str =
+    select!("INDEXED BY idx_sessions_title_unique WHERE title = ?1");
+
+pub(super) async fn find(reader: &mut ReadGuard, id: &SessionId) -> Result<Option<Session>> {
     let mut found = None;
     let query = || sqlx::query(FIND).bind(id.as_str());
-    reader
-        .each(query, |row| found = Some(session(row, id)))
-        .await?;
+    reader.each(query, |row| found = Some(session(row))).await?;
     Ok(found)
 }
 
-fn session(row: &SqliteRow, id: &SessionId) -> Session {
+pub(crate) async fn find_by_title(reader: &mut ReadGuard, title: &str) -> Result<Option<Session>> {
+    let mut found = None;
+    let query = || sqlx::query(FIND_BY_TITLE).bind(title);
+    reader.each(query, |row| found = Some(session(row))).await?;
+    Ok(found)
+}
+
+/// The session id in a column of a row.
+pub(crate) fn id_at(row: &SqliteRow, index: usize) -> SessionId {
+    let cells = Cells {
+        source: Source::Row(row),
+        session: "",
+        message: None,
+        damaged: None,
+    };
+    SessionId::from_row(cells.text_or_empty(index, "id"))
+}
+
+fn session(row: &SqliteRow) -> Session {
+    let id = id_at(row, 25);
     let cells = Cells {
         source: Source::Row(row),
         session: id.as_str(),

@@ -458,3 +458,24 @@ async fn migrations_have_unix_line_ends_and_say_why_they_are() {
         assert!(text.starts_with("-- "), "{}", path.display());
     }
 }
+
+#[tokio::test]
+async fn a_file_whose_record_of_our_migrations_is_gone_opens_again() {
+    let (_folder, path) = place();
+    open(&path).await.unwrap();
+    for statements in [
+        "DROP TABLE hermes_state_migrations",
+        "DELETE FROM hermes_state_migrations",
+        "DROP TABLE hermes_state_migrations; DROP TABLE append_keys",
+    ] {
+        connect(&path).execute_batch(statements).unwrap();
+        open(&path).await.unwrap();
+        let recorded = "SELECT count(*) FROM hermes_state_migrations";
+        assert_eq!(integer(&connect(&path), recorded), 7);
+        assert_eq!(
+            without_message_index(schema(&connect(&path))),
+            current_schema().await,
+            "{statements}"
+        );
+    }
+}

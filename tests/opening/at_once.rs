@@ -84,6 +84,34 @@ async fn an_old_file_that_another_holds_too_long_is_busy_and_stays_as_it_was() {
 }
 
 #[tokio::test]
+async fn an_adoption_that_fails_half_way_changes_nothing_and_is_not_tried_again() {
+    for version in 1..=6 {
+        let (_folder, path) = place();
+        let owner = make(&path, version, Shape::Fresh);
+        // The name of the last table that is made.
+        owner
+            .execute_batch("CREATE INDEX hermes_state_compat ON sessions(source)")
+            .unwrap();
+        let before = (schema(&owner), content(&owner));
+        drop(owner);
+        // A second try would come after 10 s.
+        let wait = Duration::from_secs(10);
+        let policy = RetryPolicy::new().wait(wait, wait).unwrap();
+        let opening = open_with(StoreOptions::new().retry(policy), &path);
+        let answer = tokio::time::timeout(Duration::from_secs(8), opening).await;
+        assert!(
+            matches!(answer, Ok(Err(Error::Database { .. }))),
+            "{answer:?}"
+        );
+        let owner = connect(&path);
+        assert!(
+            (schema(&owner), content(&owner)) == before,
+            "version {version}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_old_file_is_adopted_when_another_lets_go_of_it_after_five_seconds() {
     let (_folder, path) = place();
     drop(make(&path, 1, Shape::Fresh));

@@ -27,24 +27,22 @@ impl File {
         Self { folder, path }
     }
 
-    /// A file beside the database: `-wal`, `-shm`, `-journal`.
     pub(crate) fn beside(&self, suffix: &str) -> PathBuf {
         beside(&self.path, suffix)
     }
 
+    /// A store, and its session.
     pub(crate) async fn open(&self) -> (SessionStore, SessionId) {
         self.open_with(StoreOptions::new()).await
     }
 
     pub(crate) async fn open_with(&self, options: StoreOptions) -> (SessionStore, SessionId) {
         let store = options.open(&self.path).await.unwrap();
-        let session = SessionId::new("s").unwrap();
-        let new = NewSession::new("test").id(session.clone());
-        store.create_session(new).await.unwrap();
+        let new = NewSession::new("test").id(SessionId::new("s").unwrap());
+        let session = store.create_session(new).await.unwrap();
         (store, session)
     }
 
-    /// Another program's connection, which gives up at once when it meets a lock.
     pub(crate) fn rival(&self) -> Connection {
         rival(&self.path)
     }
@@ -57,12 +55,11 @@ impl File {
         rival
     }
 
-    /// Contents of all messages, in the order of their ids.
     pub(crate) fn contents(&self) -> Vec<String> {
         contents(&self.rival())
     }
 
-    /// How many transactions the log holds. Its end is where the salt of its header ends.
+    /// How many transactions the log holds: up to where the salt of its header ends.
     pub(crate) fn commits_in_log(&self) -> usize {
         let log = std::fs::read(self.beside("-wal")).unwrap();
         let word = |at: usize| u32::from_be_bytes(log[at..at + 4].try_into().unwrap());
@@ -77,17 +74,17 @@ impl File {
 }
 
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
+    format!("{}{suffix}", path.display()).into()
 }
 
+/// Another program's connection, which gives up at once when it meets a lock.
 pub(crate) fn rival(path: &Path) -> Connection {
     let rival = Connection::open(path).unwrap();
     rival.busy_timeout(Duration::ZERO).unwrap();
     rival
 }
 
+/// Contents of all messages, in the order of their ids.
 pub(crate) fn contents(rival: &Connection) -> Vec<String> {
     let mut statement = rival
         .prepare("SELECT content FROM messages ORDER BY id")
@@ -96,7 +93,6 @@ pub(crate) fn contents(rival: &Connection) -> Vec<String> {
     rows.map(Result::unwrap).collect()
 }
 
-/// One cell of a database.
 pub(crate) fn cell(rival: &Connection, sql: &str) -> i64 {
     rival.query_row(sql, [], |row| row.get(0)).unwrap()
 }
@@ -114,7 +110,7 @@ pub(crate) fn assert_sound(path: &Path) {
         .unwrap();
     let wrong = "SELECT COUNT(*) FROM sessions WHERE message_count <>
                  (SELECT COUNT(*) FROM messages WHERE session_id = sessions.id)";
-    assert_eq!(cell(&rival, wrong), 0, "counters differ from rows");
+    assert_eq!(cell(&rival, wrong), 0);
 }
 
 pub(crate) fn text(content: impl Into<String>) -> NewMessage {
@@ -123,14 +119,10 @@ pub(crate) fn text(content: impl Into<String>) -> NewMessage {
 
 /// Tries `times` times without waiting, neither inside SQLite nor between the tries.
 pub(crate) fn impatient(times: u32) -> StoreOptions {
-    let policy = RetryPolicy::new()
-        .tries(times.try_into().unwrap())
-        .wait(Duration::ZERO, Duration::ZERO)
-        .unwrap();
-    StoreOptions::new()
-        .busy_timeout(Duration::ZERO)
-        .unwrap()
-        .retry(policy)
+    let policy = RetryPolicy::new().tries(times.try_into().unwrap());
+    let policy = policy.wait(Duration::ZERO, Duration::ZERO).unwrap();
+    let options = StoreOptions::new().retry(policy);
+    options.busy_timeout(Duration::ZERO).unwrap()
 }
 
 /// Waits until `condition` holds; fails when it does not for too long.
@@ -153,7 +145,7 @@ pub(crate) fn child(name: &str, argument: &Path) -> Command {
     command
 }
 
-/// In the child: its argument. `None` in the parent, where such a test does nothing.
+/// In the child: its argument.
 pub(crate) fn child_argument() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
 }

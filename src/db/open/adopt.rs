@@ -77,8 +77,10 @@ pub(super) async fn adopt(
                 .await
                 .map_err(migration_failed)?;
         }
+        // Where only the record of our migrations is gone, their pieces are completed below.
+        let recorded = !before.has_lost_history();
         migrator
-            .run_direct(None, &mut *transaction, false)
+            .run_direct(None, &mut *transaction, !recorded)
             .await
             .map_err(migration_failed)?;
         finish(&mut transaction).await?

@@ -31,8 +31,6 @@ pub(super) struct Look {
     /// Our migrations that the file has seen.
     history: BTreeSet<i64>,
     compat: Option<Compat>,
-    /// Whether SQLite itself refuses messages of unknown sessions.
-    pub(super) session_key: bool,
     pub(super) journal: JournalMode,
     pub(super) page_size: u32,
 }
@@ -88,14 +86,6 @@ pub(super) async fn look(connection: &mut SqliteConnection) -> sqlx::Result<Look
         one_version: false,
         history: BTreeSet::new(),
         compat: None,
-        session_key: sqlx::query_scalar(
-            "SELECT EXISTS (
-                 SELECT 1 FROM pragma_foreign_key_list('messages')
-                 WHERE lower(\"from\") = 'session_id' AND lower(\"table\") = 'sessions'
-             )",
-        )
-        .fetch_one(&mut *connection)
-        .await?,
         journal: journal_mode(connection).await?,
         page_size: sqlx::query_scalar("PRAGMA page_size")
             .fetch_one(&mut *connection)
@@ -154,6 +144,15 @@ fn texts(rows: &[SqliteRow]) -> sqlx::Result<HashSet<String>> {
 }
 
 impl Look {
+    /// Whether pieces of ours are there, but no record of how they came.
+    pub(super) fn has_lost_history(&self) -> bool {
+        let is_there = |(piece, _): &(Piece, _)| match *piece {
+            Piece::Column(table, name, _) => self.has_column(table, name),
+            piece => self.has(piece),
+        };
+        self.history.is_empty() && OURS.iter().any(is_there)
+    }
+
     /// Tells a file of ours, of any age, from all others. `known` are this crate's migrations.
     pub(super) fn judge(&self, path: &Path, access: Access, known: &[i64]) -> Result<State> {
         if !self.utf_8 {

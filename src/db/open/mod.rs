@@ -44,8 +44,6 @@ pub(crate) struct Opened {
     pub(crate) immutable: bool,
     /// Whether `idx_messages_session_id` is there.
     pub(crate) message_index: bool,
-    /// Whether SQLite itself refuses messages of unknown sessions.
-    pub(crate) session_key: bool,
     pub(crate) environment: Environment,
 }
 
@@ -133,7 +131,6 @@ impl Found {
             path: place.path,
             immutable: self.immutable,
             message_index,
-            session_key: self.look.session_key,
         }
     }
 }

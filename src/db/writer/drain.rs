@@ -10,6 +10,7 @@ use super::{IDLE, Task};
 use crate::db::group::{Failed, Link};
 use crate::db::leftovers::{self, Budget, Left, RemoveLeftovers};
 use crate::db::queue::Pending;
+use crate::db::ticket::Ticket;
 
 /// How long the queue must be empty before leftovers of deleted sessions are removed.
 const LULL: Duration = Duration::from_millis(5);
@@ -57,15 +58,16 @@ impl Task {
     pub(super) async fn remove_leftovers(&mut self) {
         self.groups = 0;
         let now = Instant::now();
+        let deadline = now + self.target.options.deadline;
         let (reply, mut answer) = oneshot::channel();
         let job = Pending {
             operation: RemoveLeftovers {
                 session: None,
                 budget: Budget::part(self.divisor),
             },
-            ticket: Arc::default(),
+            ticket: Arc::new(Ticket::new(deadline)),
             queued: now,
-            deadline: now + self.target.options.deadline,
+            deadline,
             reply,
             outcome: None,
             _room: None,
