@@ -471,7 +471,7 @@ async fn a_file_whose_record_of_our_migrations_is_gone_opens_again() {
         connect(&path).execute_batch(statements).unwrap();
         open(&path).await.unwrap();
         let recorded = "SELECT count(*) FROM hermes_state_migrations";
-        assert_eq!(integer(&connect(&path), recorded), 7);
+        assert_eq!(integer(&connect(&path), recorded), 8);
         assert_eq!(
             without_message_index(schema(&connect(&path))),
             current_schema().await,
