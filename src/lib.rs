@@ -13,6 +13,7 @@ mod session;
 mod store;
 mod time;
 mod title;
+mod trajectory;
 mod usage;
 
 pub use environment::{Environment, FileSystem, JournalMode, Warning};
@@ -26,8 +27,14 @@ pub use message::{
 };
 pub use options::{Access, Durability, Journal, StoreOptions};
 pub use retry::RetryPolicy;
-pub use session::{EndReason, NewSession, Scope, Session};
+pub use session::{
+    EndReason, NewSession, PruneAge, PruneMode, PruneOptions, PruneReport, Scope, Session,
+};
 pub use store::{SessionStore, ShutdownReport};
 pub use time::Timestamp;
 pub use title::sanitize_title;
+pub use trajectory::{
+    TrajectoryFile, TrajectoryOutcome, convert_scratchpad_to_think, has_incomplete_scratchpad,
+    save_trajectory,
+};
 pub use usage::Usage;

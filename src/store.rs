@@ -263,6 +263,14 @@ impl SessionStore {
         Ok(runtime)
     }
 
+    /// Fails if the store was opened read-only.
+    pub(crate) fn ensure_writable(&self) -> Result<()> {
+        match self.shared.writer {
+            Some(_) => Ok(()),
+            None => Err(Error::ReadOnly),
+        }
+    }
+
     /// Has `operation` written, and waits for its commit.
     pub(crate) async fn write<O: Operation>(&self, operation: O) -> Result<O::Output> {
         self.check()?;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -59,6 +60,23 @@ impl Timestamp {
     /// Seconds since the Unix epoch.
     pub const fn as_unix_seconds(self) -> f64 {
         self.0
+    }
+}
+
+/// The time now as RFC 3339: local with its offset, or UTC (`Z`) where the system does not tell the
+/// zone.
+pub(crate) fn local_now() -> String {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the clock"
+    )]
+    let now = SystemTime::now();
+    let now = jiff::Timestamp::try_from(now).unwrap_or_default();
+    match TimeZone::try_system() {
+        Ok(zone) => jiff::ZonedDateTime::new(now, zone)
+            .strftime("%Y-%m-%dT%H:%M:%S%.6f%:z")
+            .to_string(),
+        Err(_) => now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
     }
 }
 

@@ -32,7 +32,7 @@ fn make_counting_endless(file: &File) {
              ALTER TABLE messages RENAME TO stored_messages;
              CREATE VIEW messages AS WITH RECURSIVE
                  counter(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM counter)
-                 SELECT id FROM counter;",
+                 SELECT id, '' AS session_id FROM counter;",
         )
         .unwrap();
 }

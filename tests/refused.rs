@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
 use hermes_state::{
-    Error, Json, MessageId, MessageRange, NewMessage, NewSession, RetryPolicy, Role, Scope,
-    SessionId, SessionStore, StoreOptions, Timestamp, TitleClash, Turn, Usage, sanitize_title,
+    Error, Json, MessageId, MessageRange, NewMessage, NewSession, PruneMode, PruneOptions,
+    RetryPolicy, Role, Scope, SessionId, SessionStore, StoreOptions, Timestamp, TitleClash, Turn,
+    Usage, sanitize_title,
 };
 use support::{File, create, id, json, options};
 
@@ -115,6 +116,9 @@ async fn options_out_of_range() {
         new().checkpoint_every(1, 0) => invalid!("checkpoint distance"),
         new().wal_limit(1024 * 1024 - 1) => invalid!("WAL limit"),
         new().wal_limit((1 << 40) + 1) => invalid!("WAL limit"),
+        PruneOptions::new().older_than_days(0) => invalid!("age"),
+        PruneOptions::new().older_than_days(36_501) => invalid!("age"),
+        PruneOptions::new().older_than_days(u32::MAX) => invalid!("age"),
         RetryPolicy::new().wait(second, zero) => invalid!("retry wait"),
         RetryPolicy::new().wait(zero, hours) => invalid!("retry wait"),
         new().read_only().open_temporary().await => invalid!("a temporary store"),
@@ -344,6 +348,8 @@ async fn a_read_only_store_refuses_every_write() {
         store.reopen_session(&s).await => Error::ReadOnly,
         store.update_system_prompt(&s, "x").await => Error::ReadOnly,
         store.set_model(&s, "x").await => Error::ReadOnly,
+        store.delete_session(&s).await => Error::ReadOnly,
+        store.prune_sessions(PruneOptions::new()).await => Error::ReadOnly,
         store.set_session_title(&s, "x", TitleClash::Refuse).await => Error::ReadOnly,
         store.set_session_title_if(&s, None, "x", TitleClash::Refuse).await => Error::ReadOnly,
         store.record_usage(&s, Usage::new()).await => Error::ReadOnly,
@@ -370,6 +376,9 @@ async fn a_closed_store_refuses_every_call() {
         store.create_session(NewSession::new("cli")).await => Error::Closed,
         store.ensure_session(&s).await => Error::Closed,
         store.end_session(&s, "x").await => Error::Closed,
+        store.delete_session(&s).await => Error::Closed,
+        store.prune_sessions(PruneOptions::new()).await => Error::Closed,
+        store.prune_sessions(PruneOptions::new().mode(PruneMode::DryRun)).await => Error::Closed,
         store.set_session_title(&s, "x", TitleClash::Refuse).await => Error::Closed,
         store.set_session_title_if(&s, None, "x", TitleClash::Refuse).await => Error::Closed,
         store.record_usage(&s, Usage::new()).await => Error::Closed,

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use hermes_state::{
-    Environment, Error, MessageRange, MessageStream, NewMessage, NewSession, Scope, SessionId,
-    SessionStore, StoreOptions, TitleClash, Turn, Usage,
+    Environment, Error, MessageRange, MessageStream, NewMessage, NewSession, PruneOptions, Scope,
+    SessionId, SessionStore, StoreOptions, TitleClash, TrajectoryFile, TrajectoryOutcome, Turn,
+    Usage, save_trajectory,
 };
 
 fn is_send(_: &impl Send) {}
@@ -37,6 +38,8 @@ fn every_future_may_be_spawned(store: &SessionStore, id: &SessionId, stream: &Me
     is_send(&store.reopen_session(id));
     is_send(&store.update_system_prompt(id, ""));
     is_send(&store.set_model(id, ""));
+    is_send(&store.delete_session(id));
+    is_send(&store.prune_sessions(PruneOptions::new()));
     is_send(&store.session_count(Scope::All));
     is_send(&store.message_count(Scope::All));
 
@@ -56,4 +59,7 @@ fn every_future_may_be_spawned(store: &SessionStore, id: &SessionId, stream: &Me
     is_send(&store.replace_transcript(id, []));
     is_send(&store.messages(id, MessageRange::all()));
     is_send(&store.conversation(id));
+
+    let file = TrajectoryFile::File("".into());
+    is_send(&save_trajectory(file, "", "", TrajectoryOutcome::Failed));
 }

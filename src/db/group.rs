@@ -123,8 +123,31 @@ impl Attempt {
     /// Tries the group's transaction once. After `Ok` each write of the group has its outcome and
     /// is committed.
     pub(crate) async fn run(mut self) -> (Self, Result<(), Failed>) {
-        let result = self.transact().await;
+        let result = if self.group.iter().any(|job| job.leaves_orphans()) {
+            self.transact_without_foreign_keys().await
+        } else {
+            self.transact().await
+        };
         (self, result)
+    }
+
+    /// On a connection of its own: on one that goes on, SQLite was seen to find no tables after the
+    /// keys were switched and another program had changed the schema.
+    async fn transact_without_foreign_keys(&mut self) -> Result<(), Failed> {
+        let ordinary = self.link.connection.take();
+        let result = self.transact_apart().await;
+        self.link.discard().await;
+        self.link.connection = ordinary;
+        result
+    }
+
+    async fn transact_apart(&mut self) -> Result<(), Failed> {
+        let connection = self.link.ready().await?;
+        let off = sqlx::query("PRAGMA foreign_keys = OFF");
+        if let Err(error) = off.execute(connection).await {
+            return Err(self.give_up(error).await);
+        }
+        self.transact().await
     }
 
     async fn transact(&mut self) -> Result<(), Failed> {

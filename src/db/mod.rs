@@ -1,10 +1,11 @@
-//! The file and its connections. Nothing here knows what a session is.
+//! The file and its connections. Nothing here knows what a session means.
 
 pub(crate) mod cell;
 pub(crate) mod code;
 pub(crate) mod connect;
 pub(crate) mod counts;
 pub(crate) mod group;
+pub(crate) mod leftovers;
 pub(crate) mod open;
 pub(crate) mod presence;
 pub(crate) mod queue;

@@ -20,6 +20,10 @@ pub(crate) trait Operation: Send + Sync + 'static {
     /// What the caller gets once the transaction is committed.
     type Output: Send + 'static;
 
+    /// Whether it may leave messages behind whose session is gone. Transaction and connection are
+    /// its own, and the only ones in which foreign keys are off.
+    const LEAVES_ORPHANS: bool = false;
+
     /// Bytes that the write holds, for the limits of queue and group.
     fn bytes(&self) -> usize;
 
@@ -94,6 +98,7 @@ pub(crate) trait Job: Send {
     fn bytes(&self) -> usize;
     fn deadline(&self) -> Instant;
     fn kind(&self) -> TypeId;
+    fn leaves_orphans(&self) -> bool;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
     /// Whether its caller still waits and has time left.
@@ -129,8 +134,8 @@ pub(crate) struct Pending<O: Operation> {
     pub(crate) deadline: Instant,
     pub(crate) reply: oneshot::Sender<Result<O::Output>>,
     pub(crate) outcome: Option<Result<O::Output>>,
-    /// Gives the queue its bytes back when the write is done.
-    pub(crate) _room: OwnedSemaphorePermit,
+    /// Gives the queue its bytes back when the write is done. `None`: it was not queued.
+    pub(crate) _room: Option<OwnedSemaphorePermit>,
 }
 
 impl<O: Operation> Job for Pending<O> {
@@ -144,6 +149,10 @@ impl<O: Operation> Job for Pending<O> {
 
     fn kind(&self) -> TypeId {
         TypeId::of::<O>()
+    }
+
+    fn leaves_orphans(&self) -> bool {
+        O::LEAVES_ORPHANS
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,5 +1,7 @@
 //! The one connection that writes, and the task that owns it.
 
+mod drain;
+
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -97,6 +99,9 @@ impl Writer {
             held: None,
             link: Some(Link::new(Arc::clone(&target), connection)),
             log: (target.journal == JournalMode::Wal).then(|| Log::new(target.page_size)),
+            leftovers_due: None,
+            groups: 0,
+            divisor: 1,
             readers,
             phase: phase_seen,
             done,
@@ -201,7 +206,7 @@ impl Writer {
             deadline,
             reply,
             outcome,
-            _room: room,
+            _room: Some(room),
         }));
         Ok(())
     }
@@ -255,6 +260,12 @@ struct Task {
     link: Option<Link>,
     /// `None` where the file has no write-ahead log.
     log: Option<Log>,
+    /// When to remove the next leftovers of deleted sessions; `None` if none are known.
+    leftovers_due: Option<Instant>,
+    /// Groups since leftovers were removed.
+    groups: u32,
+    /// How much smaller than the largest a piece of leftovers must be to take no longer than it may.
+    divisor: i64,
     readers: Arc<Readers>,
     phase: watch::Receiver<Phase>,
     done: watch::Sender<bool>,
@@ -266,14 +277,17 @@ struct Task {
 impl Task {
     async fn run(mut self) {
         self.build_message_index().await;
+        self.look_for_leftovers().await;
         while let Some(first) = self.next().await {
             if self.is_stopped() {
                 self.refuse(first);
                 continue;
             }
             let group = self.gather(first).await;
+            let orphans = group.iter().any(|job| job.leaves_orphans());
             self.write(group).await;
             self.keep_log_short().await;
+            self.make_way_for_leftovers(orphans).await;
         }
         self.finish().await;
     }
@@ -287,6 +301,7 @@ impl Task {
         loop {
             let live = self.link.as_ref().is_some_and(Link::is_live);
             let idle = live && self.log.as_ref().is_some_and(Log::is_dirty);
+            let due = self.leftovers_due;
             tokio::select! {
                 biased;
                 job = self.queue.recv() => return job,
@@ -295,6 +310,9 @@ impl Task {
                     // The last handle is gone, and the queue's other end with it.
                     Err(_) => watching = false,
                 },
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.remove_leftovers().await;
+                }
                 () = tokio::time::sleep(IDLE), if idle => self.truncate_log().await,
             }
         }
@@ -323,13 +341,14 @@ impl Task {
         tokio::task::yield_now().await;
         let options = &self.target.options;
         let mut bytes = first.bytes();
+        let alone = first.leaves_orphans();
         let mut group = vec![first];
-        while group.len() < options.group_writes {
+        while !alone && group.len() < options.group_writes {
             let Ok(job) = self.queue.try_recv() else {
                 break;
             };
             bytes = bytes.saturating_add(job.bytes());
-            if bytes > options.group_bytes {
+            if bytes > options.group_bytes || job.leaves_orphans() {
                 self.held = Some(job);
                 break;
             }
@@ -495,6 +514,7 @@ impl Task {
         };
         // The queue is closed: nobody enters any more.
         self.counts.refuse_entering();
+        self.remove_all_leftovers().await;
         self.readers.close(until).await;
         if !self.is_stopped() {
             self.truncate_log().await;

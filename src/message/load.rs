@@ -12,6 +12,7 @@ use super::read::content;
 use super::role::Role;
 use crate::db::cell::{Cells, Source};
 use crate::db::code;
+use crate::db::leftovers::first_id;
 use crate::db::readers::ReadGuard;
 use crate::error::Result;
 use crate::id::SessionId;
@@ -33,9 +34,9 @@ macro_rules! packed {
     ($index:literal, $($column:literal),+) => {
         concat!(
             "WITH RECURSIVE chunk(low, high) AS (
-                 SELECT ?2, (SELECT MAX(id) FROM (
+                 SELECT ", first_id!("?2"), ", (SELECT MAX(id) FROM (
                      SELECT id FROM messages ", $index, "
-                     WHERE session_id = ?1 ORDER BY id LIMIT ?3))
+                     WHERE session_id = ?1 AND id >= ", first_id!("?2"), " ORDER BY id LIMIT ?3))
                  UNION ALL
                  SELECT high + 1, (SELECT MAX(id) FROM (
                      SELECT id FROM messages ", $index, "
@@ -56,7 +57,8 @@ macro_rules! plain {
     ($index:literal, $($column:literal),+) => {
         concat!(
             "SELECT id", $(", ", $column,)+ " FROM messages ", $index,
-            " WHERE session_id = ?1 ORDER BY id LIMIT ?2"
+            " WHERE session_id = ?1 AND id >= ", first_id!("-9223372036854775808"),
+            " ORDER BY id LIMIT ?2"
         )
     };
 }

@@ -7,6 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use super::content::{Content, project};
 use super::role::Role;
 use crate::db::cell::{Cells, Source};
+use crate::db::leftovers::first_id;
 use crate::db::readers::ReadGuard;
 use crate::error::Result;
 use crate::id::{MessageId, SessionId};
@@ -152,7 +153,9 @@ macro_rules! page {
              timestamp, token_count, finish_reason, reasoning, reasoning_details, \
              codex_reasoning_items, extra_json FROM messages ",
             $index,
-            " WHERE session_id = ?1 AND id >= ?2 AND id <= ?3 ORDER BY id ",
+            " WHERE session_id = ?1 AND id >= ",
+            first_id!("?2"),
+            " AND id <= ?3 ORDER BY id ",
             $order,
             " LIMIT ?4"
         )
@@ -169,7 +172,8 @@ macro_rules! last_id {
         concat!(
             "SELECT MAX(id) FROM messages ",
             $index,
-            " WHERE session_id = ?1"
+            " WHERE session_id = ?1 AND id >= ",
+            first_id!("-9223372036854775808")
         )
     };
 }

@@ -1,5 +1,6 @@
 //! How many sessions and messages there are.
 
+use crate::db::leftovers::first_id;
 use crate::db::readers::ReadGuard;
 use crate::error::Result;
 use crate::id::SessionId;
@@ -27,12 +28,19 @@ pub(super) async fn sessions(reader: &mut ReadGuard, scope: Scope<'_>) -> Result
 
 pub(super) async fn messages(reader: &mut ReadGuard, scope: Scope<'_>) -> Result<u64> {
     let statement = match scope {
-        Scope::All => "SELECT COUNT(*) FROM messages",
+        Scope::All => {
+            "SELECT (SELECT COUNT(*) FROM messages) - (
+                 SELECT COUNT(*) FROM deleted_sessions AS gone CROSS JOIN messages
+                 ON messages.session_id = gone.session_id AND messages.id <= gone.last_id)"
+        }
         Scope::Source(_) => {
             "SELECT COUNT(*) FROM sessions CROSS JOIN messages
              ON messages.session_id = sessions.id WHERE sessions.source = ?1"
         }
-        Scope::Session(_) => "SELECT COUNT(*) FROM messages WHERE session_id = ?1",
+        Scope::Session(_) => concat!(
+            "SELECT COUNT(*) FROM messages WHERE session_id = ?1 AND id >= ",
+            first_id!("-9223372036854775808")
+        ),
     };
     count(reader, statement, scope).await
 }

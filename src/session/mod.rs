@@ -1,19 +1,23 @@
 //! Sessions: their life from creation to end.
 
 mod count;
+mod delete;
+mod prune;
 mod row;
 mod write;
 
 use std::fmt;
 
-use crate::db::queue::Operation as _;
+use crate::db::leftovers::{Budget, Left, RemoveLeftovers};
+use crate::db::queue::Operation;
 use crate::db::readers::Length;
 use crate::error::{Error, Result};
 use crate::id::SessionId;
 use crate::json::Json;
 use crate::store::SessionStore;
 use crate::time::Timestamp;
-use write::{Create, End, Ensure, Reopen, SetModel, SetSystemPrompt};
+use delete::Delete;
+use write::{Create, End, Ensure, Made, Reopen, SetModel, SetSystemPrompt};
 
 #[cfg(test)]
 pub(crate) use row::FIND_BY_TITLE;
@@ -21,6 +25,7 @@ pub(crate) use row::{find_by_title, id_at};
 pub(crate) use write::ensure_exists;
 
 pub use count::Scope;
+pub use prune::{PruneAge, PruneMode, PruneOptions, PruneReport};
 pub use row::{EndReason, Session};
 
 /// The source of a session that was made by [`SessionStore::ensure_session`] without one.
@@ -126,7 +131,8 @@ impl SessionStore {
     ///
     /// Safe to repeat: a session that exists keeps every value that it has. Only what it does not
     /// have yet is filled in, and the source if it is `unknown`, so that a session made by
-    /// [`ensure_session`](Self::ensure_session) gets completed.
+    /// [`ensure_session`](Self::ensure_session) gets completed. Where a session of this id was just
+    /// deleted, the call waits until all its messages are removed.
     ///
     /// # Errors
     ///
@@ -164,7 +170,9 @@ impl SessionStore {
             started_at: started_at.unwrap_or_else(Timestamp::now).as_unix_seconds(),
         };
         self.fits(create.bytes())?;
-        self.write(create).await
+        let id = create.id.clone();
+        self.make(create, &id).await?;
+        Ok(id)
     }
 
     /// Makes sure that a session exists, before messages are appended to it: makes a minimal one
@@ -202,7 +210,7 @@ impl SessionStore {
             started_at,
         };
         self.fits(ensure.bytes())?;
-        self.write(ensure).await
+        self.make(ensure, id).await
     }
 
     /// The session with this id, `None` if there is none.
@@ -263,6 +271,27 @@ impl SessionStore {
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn reopen_session(&self, id: &SessionId) -> Result<()> {
         self.write(Reopen { id: id.clone() }).await
+    }
+
+    /// Deletes a session with all its messages, and returns whether it existed. Sessions that
+    /// continue or branch from it stay, without a parent.
+    ///
+    /// The session, its title and its messages are gone for every reader when the call returns. Of
+    /// a long one only the first 1,000 messages (256 KiB of text) are removed from the file by
+    /// then; the rest goes in the background in pieces of at most this size, so that other writes pass,
+    /// and before [`close`](Self::close) ends. If the process is killed, the next program that opens
+    /// the store removes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of every write.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the session either there or deleted.
+    #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
+    pub async fn delete_session(&self, id: &SessionId) -> Result<bool> {
+        self.write(Delete { id: id.clone() }).await
     }
 
     /// Replaces the stored system prompt of a session.
@@ -337,6 +366,23 @@ impl SessionStore {
         let read = self.read(Length::Long)?;
         read.run(async { count::messages(&mut read.statements(), scope).await })
             .await
+    }
+
+    /// Makes a session, once nothing of a deleted one with its id is left.
+    async fn make(
+        &self,
+        operation: impl Operation<Output = Made> + Clone,
+        id: &SessionId,
+    ) -> Result<()> {
+        while self.write(operation.clone()).await? == Made::AfterLeftovers {
+            let session = Some(id.as_str().to_owned());
+            let remove = || RemoveLeftovers {
+                session: session.clone(),
+                budget: Budget::new(),
+            };
+            while self.write(remove()).await? == Left::More {}
+        }
+        Ok(())
     }
 
     /// Texts of a session are held to the same limit as a message.

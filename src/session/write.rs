@@ -8,7 +8,17 @@ use crate::db::queue::{Fault, Operation};
 use crate::error::{Error, Result};
 use crate::id::SessionId;
 
+/// Whether a session could be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    /// It is there.
+    Yes,
+    /// Messages of a deleted session with this id must be removed first.
+    AfterLeftovers,
+}
+
 /// Creates a session, or fills in what an existing one does not have.
+#[derive(Clone)]
 pub(super) struct Create {
     pub(super) id: SessionId,
     pub(super) source: String,
@@ -21,7 +31,7 @@ pub(super) struct Create {
 }
 
 impl Operation for Create {
-    type Output = SessionId;
+    type Output = Made;
 
     fn bytes(&self) -> usize {
         let optional = [
@@ -47,17 +57,18 @@ impl Operation for Create {
     fn apply<'a>(
         &'a self,
         connection: &'a mut SqliteConnection,
-    ) -> BoxFuture<'a, Result<SessionId, Fault>> {
+    ) -> BoxFuture<'a, Result<Made, Fault>> {
         Box::pin(async move {
             let id = self.id.as_str();
             if let Some(parent) = &self.parent {
                 self.check_parent(connection, parent).await?;
             }
             let parent = self.parent.as_ref().map(SessionId::as_str);
-            sqlx::query!(
+            let made = sqlx::query!(
                 "INSERT INTO sessions(id, source, user_id, model, model_config, system_prompt,
                      parent_session_id, started_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
+                 WHERE NOT EXISTS (SELECT 1 FROM deleted_sessions WHERE session_id = ?1)
                  ON CONFLICT(id) DO UPDATE SET
                      source = CASE WHEN source = ?9 THEN excluded.source ELSE source END,
                      user_id = COALESCE(user_id, excluded.user_id),
@@ -77,7 +88,11 @@ impl Operation for Create {
             )
             .execute(connection)
             .await?;
-            Ok(self.id.clone())
+            Ok(if made.rows_affected() == 0 {
+                Made::AfterLeftovers
+            } else {
+                Made::Yes
+            })
         })
     }
 }
@@ -125,6 +140,7 @@ impl Create {
 }
 
 /// Makes a minimal session if there is none.
+#[derive(Clone)]
 pub(super) struct Ensure {
     pub(super) id: SessionId,
     pub(super) source: String,
@@ -132,7 +148,7 @@ pub(super) struct Ensure {
 }
 
 impl Operation for Ensure {
-    type Output = ();
+    type Output = Made;
 
     fn bytes(&self) -> usize {
         self.id.as_str().len() + self.source.len()
@@ -141,9 +157,23 @@ impl Operation for Ensure {
     fn apply<'a>(
         &'a self,
         connection: &'a mut SqliteConnection,
-    ) -> BoxFuture<'a, Result<(), Fault>> {
+    ) -> BoxFuture<'a, Result<Made, Fault>> {
         Box::pin(async move {
             let id = self.id.as_str();
+            let found = sqlx::query!(
+                r#"SELECT EXISTS (SELECT 1 FROM sessions WHERE id = ?1) AS "there!: bool",
+                       EXISTS (SELECT 1 FROM deleted_sessions WHERE session_id = ?1)
+                           AS "leftovers!: bool""#,
+                id,
+            )
+            .fetch_one(&mut *connection)
+            .await?;
+            if found.there {
+                return Ok(Made::Yes);
+            }
+            if found.leftovers {
+                return Ok(Made::AfterLeftovers);
+            }
             sqlx::query!(
                 "INSERT INTO sessions(id, source, started_at) VALUES (?1, ?2, ?3)
                  ON CONFLICT(id) DO NOTHING",
@@ -153,7 +183,7 @@ impl Operation for Ensure {
             )
             .execute(connection)
             .await?;
-            Ok(())
+            Ok(Made::Yes)
         })
     }
 }

@@ -13,7 +13,7 @@ async fn a_new_file_holds_schema_six_and_our_additions() {
     let (_folder, path) = place();
     let environment = open(&path).await.unwrap();
     assert_eq!(environment.schema_version, 6);
-    assert_eq!(environment.migration, 7);
+    assert_eq!(environment.migration, 8);
     assert_eq!(environment.warnings, []);
     assert_eq!(environment.page_size, 4096);
     assert_eq!(environment.path, path.canonicalize().unwrap());
@@ -30,7 +30,11 @@ async fn a_new_file_holds_schema_six_and_our_additions() {
     );
     expected.extend(
         ours.iter()
-            .filter(|entry| entry.contains("append_keys") || entry.contains("hermes_state_"))
+            .filter(|entry| {
+                ["append_keys", "deleted_sessions", "hermes_state_"]
+                    .iter()
+                    .any(|name| entry.contains(name))
+            })
             .cloned(),
     );
     let additions: Vec<_> = ours.difference(&expected).collect();
@@ -199,6 +203,9 @@ async fn what_another_program_took_of_our_own_pieces_is_added_again() {
         "DROP TABLE append_keys",
         "DROP TRIGGER append_keys_session_delete",
         "DROP TRIGGER append_keys_session_rename",
+        "DROP TABLE deleted_sessions",
+        "DROP TRIGGER deleted_sessions_session_insert",
+        "DROP TRIGGER deleted_sessions_session_rename",
         "DROP TABLE hermes_state_compat",
         "DELETE FROM hermes_state_compat",
         "ALTER TABLE messages DROP COLUMN content_parts",
@@ -464,7 +471,7 @@ async fn a_file_whose_record_of_our_migrations_is_gone_opens_again() {
         connect(&path).execute_batch(statements).unwrap();
         open(&path).await.unwrap();
         let recorded = "SELECT count(*) FROM hermes_state_migrations";
-        assert_eq!(integer(&connect(&path), recorded), 7);
+        assert_eq!(integer(&connect(&path), recorded), 8);
         assert_eq!(
             without_message_index(schema(&connect(&path))),
             current_schema().await,

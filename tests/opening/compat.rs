@@ -15,7 +15,7 @@ fn changed_by_a_later_version(path: &std::path::Path, read_needs: i64, write_nee
         .execute_batch(&format!(
             "ALTER TABLE messages ADD COLUMN from_the_future TEXT;
              INSERT INTO hermes_state_migrations (version, description, success, checksum, execution_time)
-                 VALUES (8, 'later', TRUE, x'00', -1);
+                 VALUES (9, 'later', TRUE, x'00', -1);
              UPDATE hermes_state_compat SET read_needs = {read_needs}, write_needs = {write_needs};"
         ))
         .unwrap();
@@ -27,13 +27,13 @@ async fn a_file_with_harmless_later_migrations_opens() {
     open(&path).await.unwrap();
     changed_by_a_later_version(&path, 1, 7);
     let before = schema(&connect(&path));
-    assert_eq!(open(&path).await.unwrap().migration, 8);
-    assert_eq!(open_read_only(&path).await.unwrap().migration, 8);
+    assert_eq!(open(&path).await.unwrap().migration, 9);
+    assert_eq!(open_read_only(&path).await.unwrap().migration, 9);
     // Also when something of the original is missing.
     connect(&path)
         .execute_batch("DROP INDEX idx_sessions_source")
         .unwrap();
-    assert_eq!(open(&path).await.unwrap().migration, 8);
+    assert_eq!(open(&path).await.unwrap().migration, 9);
     assert_eq!(schema(&connect(&path)), before);
 }
 
@@ -41,33 +41,33 @@ async fn a_file_with_harmless_later_migrations_opens() {
 async fn a_file_that_only_later_versions_may_write_can_be_read() {
     let (_folder, path) = place();
     open(&path).await.unwrap();
-    changed_by_a_later_version(&path, 7, 8);
+    changed_by_a_later_version(&path, 7, 9);
     let before = std::fs::read(&path).unwrap();
     let error = open(&path).await.unwrap_err();
     assert!(
         matches!(
             error,
             Error::NewerStore {
-                needed: 8,
-                supported: 7,
+                needed: 9,
+                supported: 8,
                 ..
             }
         ),
         "{error:?}"
     );
     assert!(std::fs::read(&path).unwrap() == before);
-    assert_eq!(open_read_only(&path).await.unwrap().migration, 8);
+    assert_eq!(open_read_only(&path).await.unwrap().migration, 9);
 }
 
 #[tokio::test]
 async fn a_file_that_only_later_versions_may_read_is_refused() {
     let (_folder, path) = place();
     open(&path).await.unwrap();
-    changed_by_a_later_version(&path, 8, 8);
+    changed_by_a_later_version(&path, 9, 9);
     for options in [StoreOptions::new(), StoreOptions::new().read_only()] {
         let error = open_with(options, &path).await.unwrap_err();
         assert!(
-            matches!(error, Error::NewerStore { needed: 8, .. }),
+            matches!(error, Error::NewerStore { needed: 9, .. }),
             "{error:?}"
         );
     }
@@ -83,7 +83,7 @@ async fn later_migrations_without_their_demands_are_taken_to_demand_themselves()
         .unwrap();
     let error = open(&path).await.unwrap_err();
     assert!(
-        matches!(error, Error::NewerStore { needed: 8, .. }),
+        matches!(error, Error::NewerStore { needed: 9, .. }),
         "{error:?}"
     );
 }

@@ -184,7 +184,7 @@ pub(crate) fn assert_sound(file: &Connection) {
             file,
             "SELECT CAST(version AS TEXT) FROM hermes_state_migrations ORDER BY version"
         ),
-        ["1", "2", "3", "4", "5", "6", "7"]
+        ["1", "2", "3", "4", "5", "6", "7", "8"]
     );
     assert_eq!(
         rows(

@@ -297,6 +297,31 @@ WHEN old.id IS NOT new.id AND new.id IS NOT NULL BEGIN
 END",
     ),
     (
+        Table("deleted_sessions"),
+        "CREATE TABLE deleted_sessions (
+    session_id TEXT PRIMARY KEY NOT NULL,
+    last_id INTEGER NOT NULL
+) WITHOUT ROWID",
+    ),
+    (
+        Trigger("deleted_sessions_session_insert"),
+        "CREATE TRIGGER deleted_sessions_session_insert AFTER INSERT ON sessions
+WHEN EXISTS (SELECT 1 FROM deleted_sessions WHERE session_id = new.id) BEGIN
+    DELETE FROM messages WHERE session_id = new.id
+        AND id <= (SELECT last_id FROM deleted_sessions WHERE session_id = new.id);
+    DELETE FROM deleted_sessions WHERE session_id = new.id;
+END",
+    ),
+    (
+        Trigger("deleted_sessions_session_rename"),
+        "CREATE TRIGGER deleted_sessions_session_rename AFTER UPDATE OF id ON sessions
+WHEN old.id IS NOT new.id AND EXISTS (SELECT 1 FROM deleted_sessions WHERE session_id = new.id) BEGIN
+    DELETE FROM messages WHERE session_id = new.id
+        AND id <= (SELECT last_id FROM deleted_sessions WHERE session_id = new.id);
+    DELETE FROM deleted_sessions WHERE session_id = new.id;
+END",
+    ),
+    (
         Table("hermes_state_compat"),
         "CREATE TABLE hermes_state_compat (
     id INTEGER PRIMARY KEY CHECK (id = 1),
