@@ -133,7 +133,7 @@ async fn every_field_of_a_long_conversation_comes_back() {
 #[tokio::test]
 async fn the_number_of_messages_makes_no_difference() {
     let (_folder, store, id) = store().await;
-    for count in [0, 1, 63, 64, 65, 66, 127, 128, 129, 256, 257] {
+    for count in [0, 1, 31, 32, 33, 34, 64, 127, 128, 129, 256, 257] {
         let new = (0..count).map(|n| NewMessage::user(n.to_string()));
         store.replace_transcript(&id, new).await.unwrap();
         let messages = store.conversation(&id).await.unwrap().messages;
