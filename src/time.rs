@@ -71,6 +71,7 @@ pub(crate) fn local_now() -> String {
         reason = "the one place that reads the clock"
     )]
     let now = SystemTime::now();
+    // A clock beyond the year 9999 is a clock that was never set.
     let now = jiff::Timestamp::try_from(now).unwrap_or_default();
     match TimeZone::try_system() {
         Ok(zone) => jiff::ZonedDateTime::new(now, zone)

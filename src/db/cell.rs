@@ -27,6 +27,12 @@ pub(crate) enum Source<'a> {
     Packed(&'a [Option<&'a [u8]>]),
 }
 
+/// The count that a statement of ours computed: an integer, never NULL or negative.
+pub(crate) fn count(row: &SqliteRow) -> u64 {
+    let count: i64 = row.try_get_unchecked(0).unwrap_or_default();
+    u64::try_from(count).unwrap_or_default()
+}
+
 impl<'a> Cells<'a> {
     fn bytes(&self, index: usize) -> Option<&'a [u8]> {
         match self.source {
@@ -46,7 +52,7 @@ impl<'a> Cells<'a> {
         Some(text.into_owned())
     }
 
-    /// Text where NULL counts as empty.
+    /// Text where NULL counts as empty: columns that the schema keeps NULL out of.
     pub(crate) fn text_or_empty(&self, index: usize, column: &'static str) -> String {
         self.text(index, column).unwrap_or_default()
     }

@@ -137,6 +137,7 @@ pub(crate) async fn remove(
         .execute(&mut *connection)
         .await?;
         budget.messages -= piece.messages;
+        // NULL: a sum over messages without any text.
         budget.bytes -= piece.bytes.unwrap_or_default();
     }
     let more = sqlx::query_scalar!(

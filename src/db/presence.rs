@@ -21,7 +21,8 @@ pub(crate) type Identity = (u64, u64);
 pub(crate) struct Presence {
     path: PathBuf,
     wal_path: PathBuf,
-    identity: Option<Identity>,
+    /// What was there when the store was opened.
+    opened: Seen,
     replaced: AtomicBool,
     wal_bytes: AtomicU64,
 }
@@ -34,7 +35,7 @@ impl Presence {
         Self {
             path: path.to_owned(),
             wal_path: wal_path.into(),
-            identity: look(path).identity(),
+            opened: look(path),
             replaced: AtomicBool::new(false),
             wal_bytes: AtomicU64::new(0),
         }
@@ -51,10 +52,13 @@ impl Presence {
         let presence = Arc::clone(self);
         // A connection keeps its log, and keeps others from removing it, from when it was opened.
         let log = match journal {
-            JournalMode::Wal => self.ask(|presence| look(&presence.wal_path)).await.ok(),
-            JournalMode::Rollback => None,
+            // Nobody answers only when the runtime ends, and then nothing is committed any more.
+            JournalMode::Wal => self
+                .ask(|presence| look(&presence.wal_path))
+                .await
+                .unwrap_or(Seen::Unknown),
+            JournalMode::Rollback => Seen::Unknown,
         };
-        let log = log.and_then(Seen::identity);
         move || {
             let mut there = presence.is_there_now();
             if journal == JournalMode::Wal {
@@ -89,7 +93,7 @@ impl Presence {
     }
 
     fn is_there_now(&self) -> bool {
-        look(&self.path).may_be(self.identity)
+        look(&self.path).may_be(self.opened)
     }
 
     /// Notes that the file is gone.
@@ -139,19 +143,12 @@ impl Seen {
         }
     }
 
-    fn identity(self) -> Option<Identity> {
-        match self {
-            Self::There(identity, _) => Some(identity),
-            Self::Gone | Self::Unknown => None,
-        }
-    }
-
-    /// Whether this may be the file of that identity.
-    fn may_be(self, identity: Option<Identity>) -> bool {
-        match self {
-            Self::There(seen, _) => Some(seen) == identity,
-            Self::Gone => false,
-            Self::Unknown => true,
+    /// Whether this may be the file that was seen `before`.
+    fn may_be(self, before: Self) -> bool {
+        match (self, before) {
+            (Self::Gone, _) | (_, Self::Gone) => false,
+            (Self::There(now, _), Self::There(then, _)) => now == then,
+            (Self::Unknown, _) | (_, Self::Unknown) => true,
         }
     }
 }
@@ -176,4 +173,34 @@ fn identity(metadata: &Metadata) -> Identity {
 #[cfg(not(unix))]
 fn identity(_: &Metadata) -> Identity {
     (0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_file_or_none_is_a_replaced_one() {
+        let file = |inode| Seen::There((1, inode), 0);
+        for (now, then, may_be) in [
+            (file(2), Seen::There((1, 2), 4096), true),
+            (file(3), file(2), false),
+            (Seen::Gone, file(2), false),
+            (file(2), Seen::Gone, false),
+            (Seen::Unknown, file(2), true),
+            (file(2), Seen::Unknown, true),
+            (Seen::Gone, Seen::Unknown, false),
+        ] {
+            assert_eq!(now.may_be(then), may_be, "{now:?} after {then:?}");
+        }
+    }
+
+    /// A folder that denies access, or a file system that fails, says nothing about the file.
+    #[test]
+    fn what_is_no_answer_is_not_taken_for_a_missing_file() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(look(&folder.path().join("missing")), Seen::Gone);
+        let too_long = folder.path().join("x".repeat(5000));
+        assert_eq!(look(&too_long), Seen::Unknown);
+    }
 }

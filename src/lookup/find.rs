@@ -55,7 +55,7 @@ pub(super) async fn by_title_or_number(
     let mut best = None;
     reader
         .each(query, |row| {
-            let found = text(sqlx::Row::try_get(row, 1).unwrap_or_default());
+            let found = title_at(row, 1);
             let number = match split(&found) {
                 (base, Some(number)) if base == title => Some(number),
                 _ if found == title => None,
@@ -84,7 +84,7 @@ pub(super) async fn next_title(reader: &mut ReadGuard, title: &str) -> Result<St
     let mut taken = Vec::new();
     reader
         .each(query, |row| {
-            taken.push(text(sqlx::Row::try_get(row, 0).unwrap_or_default()));
+            taken.push(title_at(row, 0));
         })
         .await?;
     Ok(next_in_lineage(title, taken.iter().map(String::as_str)))
@@ -118,6 +118,11 @@ pub(super) async fn tip(reader: &mut ReadGuard, session: &SessionId) -> Result<O
     let mut tip = None;
     reader.each(query, |row| tip = Some(id_at(row, 0))).await?;
     Ok(tip)
+}
+
+/// The statements select titles as blobs that are not NULL.
+fn title_at(row: &sqlx::sqlite::SqliteRow, index: usize) -> String {
+    text(sqlx::Row::try_get(row, index).unwrap_or_default())
 }
 
 pub(super) fn text(bytes: &[u8]) -> String {

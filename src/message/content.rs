@@ -74,6 +74,7 @@ impl Serialize for Content {
 /// The text that stands for parts. Part of the file's format: parts whose text is another than the
 /// stored one count as outdated.
 pub(super) fn project(parts: &Json) -> String {
+    // An array, as the caller was made to give; a stored one that is none has no text.
     let parts: Vec<&RawValue> = serde_json::from_str(parts.as_str()).unwrap_or_default();
     let texts: Vec<String> = parts.into_iter().map(project_part).collect();
     texts.join("\n")
@@ -93,6 +94,7 @@ fn project_part(part: &RawValue) -> String {
     if let Some(text) = string(Some(part)) {
         return text;
     }
+    // Parts of any shape are allowed: what is not as expected gets a placeholder.
     let part: Part<'_> = object(part).unwrap_or_default();
     let kind = string(part.kind).unwrap_or_default();
     let text = match kind.as_str() {

@@ -180,6 +180,7 @@ async fn packed(
     };
     let read = reader
         .each(query, |row| {
+            // What is no pack ends the packed way; the plain one then tells why.
             let pack: Option<&[u8]> = sqlx::Row::try_get_unchecked(row, 0).ok();
             messages = messages
                 .take()

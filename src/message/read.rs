@@ -231,7 +231,8 @@ pub(super) async fn last_id(
         };
         let query = || sqlx::query(statement).bind(session.as_str());
         let read = reader.each(query, |row| {
-            last = sqlx::Row::try_get(row, 0).unwrap_or_default();
+            // NULL where there is no message; an id is never anything but an integer.
+            last = sqlx::Row::try_get_unchecked(row, 0).unwrap_or_default();
         });
         match read.await {
             Err(error) if reader.lost_message_index(&error) => {}

@@ -1,5 +1,6 @@
 //! How many sessions and messages there are.
 
+use crate::db::cell;
 use crate::db::leftovers::first_id;
 use crate::db::readers::ReadGuard;
 use crate::error::Result;
@@ -52,11 +53,6 @@ async fn count(reader: &mut ReadGuard, statement: &'static str, scope: Scope<'_>
         Scope::Source(source) => sqlx::query(statement).bind(source),
         Scope::Session(id) => sqlx::query(statement).bind(id.as_str()),
     };
-    reader
-        .each(query, |row| {
-            let rows: i64 = sqlx::Row::try_get(row, 0).unwrap_or_default();
-            count = u64::try_from(rows).unwrap_or_default();
-        })
-        .await?;
+    reader.each(query, |row| count = cell::count(row)).await?;
     Ok(count)
 }

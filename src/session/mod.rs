@@ -17,7 +17,7 @@ use crate::json::Json;
 use crate::store::SessionStore;
 use crate::time::Timestamp;
 use delete::Delete;
-use write::{Create, End, Ensure, Made, Reopen, SetModel, SetSystemPrompt};
+use write::{Change, Create, End, Ensure, Made, Update};
 
 #[cfg(test)]
 pub(crate) use row::FIND_BY_TITLE;
@@ -270,7 +270,9 @@ impl SessionStore {
     /// Dropping the future leaves the session either reopened or not.
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn reopen_session(&self, id: &SessionId) -> Result<()> {
-        self.write(Reopen { id: id.clone() }).await
+        let change = Change::Reopen;
+        let id = id.clone();
+        self.write(Update { id, change }).await
     }
 
     /// Deletes a session with all its messages, and returns whether it existed. Sessions that
@@ -309,9 +311,9 @@ impl SessionStore {
         id: &SessionId,
         prompt: impl Into<String> + Send,
     ) -> Result<()> {
-        let set = SetSystemPrompt {
+        let set = Update {
             id: id.clone(),
-            prompt: prompt.into(),
+            change: Change::SystemPrompt(prompt.into()),
         };
         self.fits(set.bytes())?;
         self.write(set).await
@@ -328,9 +330,9 @@ impl SessionStore {
     /// Dropping the future leaves either the old model or the new one.
     #[tracing::instrument(level = "debug", skip_all, fields(session = %id))]
     pub async fn set_model(&self, id: &SessionId, model: impl Into<String> + Send) -> Result<()> {
-        let set = SetModel {
+        let set = Update {
             id: id.clone(),
-            model: model.into(),
+            change: Change::Model(model.into()),
         };
         self.fits(set.bytes())?;
         self.write(set).await

@@ -8,6 +8,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query};
 
 use super::delete::delete;
+use crate::db::cell;
 use crate::db::leftovers::Budget;
 use crate::db::queue::{Fault, Operation};
 use crate::db::readers::{Length, ReadGuard};
@@ -234,7 +235,7 @@ impl SessionStore {
                 for id in ids {
                     let query = || sqlx::query(COUNT).bind(&id);
                     reader
-                        .each(query, |row| chain.messages += count(row))
+                        .each(query, |row| chain.messages += cell::count(row))
                         .await?;
                     let query = || sqlx::query(CHILDREN).bind(&id);
                     reader
@@ -363,6 +364,7 @@ async fn candidates(
             last = Some(bytes(row).to_vec());
             found.extend(id(row).map(|id| Candidate {
                 id,
+                // A flag that our statement computed.
                 is_linked: row.try_get(1).unwrap_or_default(),
             }));
         })
@@ -380,6 +382,7 @@ impl Member {
     fn from_row(row: &SqliteRow) -> Self {
         let id = id(row);
         Self {
+            // What can't be named or judged does not qualify, and so keeps its chain.
             qualifies: id.is_some() && row.try_get(1).unwrap_or_default(),
             id: id.unwrap_or_default(),
         }
@@ -392,6 +395,7 @@ fn whole(members: Vec<Member>) -> Option<Vec<String>> {
     goes.then(|| members.into_iter().map(|member| member.id).collect())
 }
 
+/// The bytes of an id; none for NULL, which another program may have stored.
 fn bytes(row: &SqliteRow) -> &[u8] {
     row.try_get_unchecked(0).unwrap_or_default()
 }
@@ -399,11 +403,6 @@ fn bytes(row: &SqliteRow) -> &[u8] {
 /// The id, unless it is one that no call can name.
 fn id(row: &SqliteRow) -> Option<String> {
     String::from_utf8(bytes(row).to_vec()).ok()
-}
-
-fn count(row: &SqliteRow) -> u64 {
-    let count: i64 = row.try_get(0).unwrap_or_default();
-    u64::try_from(count).unwrap_or_default()
 }
 
 /// A chain, or a session by itself, that was deleted or would be.
@@ -486,7 +485,7 @@ impl Operation for Prune {
                 let mut chain = Chain::default();
                 for id in ids {
                     let messages = sqlx::query(COUNT).bind(&id);
-                    chain.messages += count(&messages.fetch_one(&mut *connection).await?);
+                    chain.messages += cell::count(&messages.fetch_one(&mut *connection).await?);
                     let children = sqlx::query(CHILDREN).bind(&id);
                     let children = children.fetch_all(&mut *connection).await?;
                     let ids = children.iter().map(|row| bytes(row).to_vec());

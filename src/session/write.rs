@@ -225,16 +225,29 @@ impl Operation for End {
     }
 }
 
-/// Opens a session again.
-pub(super) struct Reopen {
+/// Changes fields of a session.
+pub(super) struct Update {
     pub(super) id: SessionId,
+    pub(super) change: Change,
 }
 
-impl Operation for Reopen {
+/// What to change.
+pub(super) enum Change {
+    /// Opens the session again.
+    Reopen,
+    SystemPrompt(String),
+    Model(String),
+}
+
+impl Operation for Update {
     type Output = ();
 
     fn bytes(&self) -> usize {
-        self.id.as_str().len()
+        let text = match &self.change {
+            Change::Reopen => 0,
+            Change::SystemPrompt(text) | Change::Model(text) => text.len(),
+        };
+        self.id.as_str().len() + text
     }
 
     fn apply<'a>(
@@ -243,74 +256,30 @@ impl Operation for Reopen {
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
             let id = self.id.as_str();
-            let updated = sqlx::query!(
-                "UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ?1",
-                id,
-            )
-            .execute(connection)
-            .await?;
-            updated_one(updated.rows_affected(), &self.id)
-        })
-    }
-}
-
-/// Replaces the system prompt.
-pub(super) struct SetSystemPrompt {
-    pub(super) id: SessionId,
-    pub(super) prompt: String,
-}
-
-impl Operation for SetSystemPrompt {
-    type Output = ();
-
-    fn bytes(&self) -> usize {
-        self.id.as_str().len() + self.prompt.len()
-    }
-
-    fn apply<'a>(
-        &'a self,
-        connection: &'a mut SqliteConnection,
-    ) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async move {
-            let id = self.id.as_str();
-            let updated = sqlx::query!(
-                "UPDATE sessions SET system_prompt = ?2 WHERE id = ?1",
-                id,
-                self.prompt,
-            )
-            .execute(connection)
-            .await?;
-            updated_one(updated.rows_affected(), &self.id)
-        })
-    }
-}
-
-/// Replaces the model.
-pub(super) struct SetModel {
-    pub(super) id: SessionId,
-    pub(super) model: String,
-}
-
-impl Operation for SetModel {
-    type Output = ();
-
-    fn bytes(&self) -> usize {
-        self.id.as_str().len() + self.model.len()
-    }
-
-    fn apply<'a>(
-        &'a self,
-        connection: &'a mut SqliteConnection,
-    ) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async move {
-            let id = self.id.as_str();
-            let updated = sqlx::query!(
-                "UPDATE sessions SET model = ?2 WHERE id = ?1",
-                id,
-                self.model
-            )
-            .execute(connection)
-            .await?;
+            let updated = match &self.change {
+                Change::Reopen => {
+                    sqlx::query!(
+                        "UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ?1",
+                        id,
+                    )
+                    .execute(connection)
+                    .await?
+                }
+                Change::SystemPrompt(prompt) => {
+                    sqlx::query!(
+                        "UPDATE sessions SET system_prompt = ?2 WHERE id = ?1",
+                        id,
+                        prompt
+                    )
+                    .execute(connection)
+                    .await?
+                }
+                Change::Model(model) => {
+                    sqlx::query!("UPDATE sessions SET model = ?2 WHERE id = ?1", id, model)
+                        .execute(connection)
+                        .await?
+                }
+            };
             updated_one(updated.rows_affected(), &self.id)
         })
     }
@@ -335,5 +304,8 @@ pub(crate) async fn ensure_exists(
     )
     .fetch_one(connection)
     .await?;
-    updated_one(u64::try_from(found).unwrap_or_default(), id)
+    if found == 0 {
+        return Err(Error::SessionNotFound { id: id.clone() }.into());
+    }
+    Ok(())
 }

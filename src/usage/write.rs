@@ -52,6 +52,7 @@ impl Usage {
             let before: Option<i64> = row.try_get_unchecked(index)?;
             if let Some(total) = total {
                 *total = total
+                    // NULL counts as 0, here and below.
                     .checked_add(before.unwrap_or_default())
                     .ok_or_else(|| Error::invalid(what, "would add up to more than 2^63 - 1"))?;
             }
