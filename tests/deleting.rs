@@ -358,8 +358,13 @@ async fn other_writes_pass_while_50_000_messages_are_removed() {
             .await
             .unwrap();
         appended += 1;
-        // A lull, as after a turn: else callers would always go first.
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        // A lull, as after a turn, in which something is removed: else callers would go first.
+        let removed = || integer(&stock, "SELECT COUNT(*) FROM removed");
+        let before = removed();
+        until("something is removed", || {
+            removed() > before || integer(&stock, PENDING) == 0
+        })
+        .await;
     }
     assert!(appended > 2, "{appended}");
     let stages = support::rows(
@@ -496,6 +501,7 @@ async fn a_killed_process_leaves_the_rest_to_the_next_opening() {
     let stock = file.stock();
     fill(&stock, 50_000, "some words of a long conversation");
     let mut child = child("deletes_a_long_session", &file.path())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -530,8 +536,9 @@ async fn deletes_a_long_session() {
             .unwrap()
     );
     std::io::stdout().write_all(b"\ndeleted\n").unwrap();
-    // Until it is killed; not for ever, should the parent have failed.
-    tokio::time::sleep(4 * faults::PATIENCE).await;
+    // Until it is killed. Its input ends with the parent, should that have failed.
+    let input = tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin()));
+    input.await.unwrap().unwrap();
 }
 
 /// Two stores as two processes: whoever comes first, nothing is removed that is not to go.

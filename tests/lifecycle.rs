@@ -90,7 +90,8 @@ async fn a_closed_read_only_store_refuses_every_read() {
         .open(&file.path)
         .await
         .unwrap();
-    assert!(store.session(&session).await.unwrap().is_some());
+    let read = store.session(&session).await.unwrap().unwrap();
+    assert_eq!(read.id, session);
     store.close().await.unwrap();
     store.close().await.unwrap();
     let refused = store.session(&session).await.unwrap_err();

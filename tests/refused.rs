@@ -81,8 +81,14 @@ async fn values_that_are_refused_before_they_reach_a_store() {
         json("1").to::<String>() => Error::InvalidJson { .. },
         Json::from_value(&std::collections::HashMap::from([((), 1)])) => Error::InvalidJson { .. },
     }
-    assert!(serde_json::from_str::<SessionId>("\"\"").is_err());
-    assert!(serde_json::from_str::<Timestamp>("1e11").is_err());
+    let id = serde_json::from_str::<SessionId>("\"\"").unwrap_err();
+    assert_eq!(id.to_string(), "session id must not be empty");
+    let time = serde_json::from_str::<Timestamp>("1e11").unwrap_err();
+    assert!(
+        time.to_string()
+            .starts_with("timestamp must be finite seconds"),
+        "{time}"
+    );
 }
 
 #[tokio::test]

@@ -122,7 +122,8 @@ async fn a_trigger_that_quotes_what_it_refuses_is_not_repeated() {
     ] {
         let error = result.unwrap_err();
         assert!(matches!(error, Error::Constraint { .. }), "{error:?}");
-        assert!(error.source().is_some());
+        let source = error.source().unwrap().to_string();
+        assert_eq!(source, "a trigger refused the write (code 1811)");
         assert_tells_nothing(&error);
     }
     assert_eq!(all(&store, &session).await.len(), 1);
