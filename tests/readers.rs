@@ -330,3 +330,29 @@ async fn reads_do_without_an_index_that_another_program_took_away() {
             .contains(&Warning::MessageIndexMissing)
     );
 }
+
+/// Building it was once tried at the opening only: beside a busy neighbour, reads sorted for ever.
+#[tokio::test]
+async fn an_index_that_another_program_keeps_from_being_built_is_built_later() {
+    let file = File::new();
+    let (store, session) = file.open().await;
+    store.append_message(&session, text("a")).await.unwrap();
+    store.close().await.unwrap();
+    let rival = file.rival();
+    rival
+        .execute_batch("DROP INDEX idx_messages_session_id; BEGIN IMMEDIATE")
+        .unwrap();
+    let store = impatient(1).open(&file.path).await.unwrap();
+    let missing = || {
+        store
+            .environment()
+            .warnings
+            .contains(&Warning::MessageIndexMissing)
+    };
+    assert_eq!(store.message_count(Scope::All).await.unwrap(), 1);
+    assert!(missing());
+    rival.execute_batch("COMMIT").unwrap();
+    until("the index is built", || !missing()).await;
+    let index = "SELECT COUNT(*) FROM sqlite_schema WHERE name = 'idx_messages_session_id'";
+    assert_eq!(cell(&rival, index), 1);
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{IDLE, Task};
+use super::worker::{IDLE, Worker};
 use crate::db::group::{Failed, Link};
 use crate::db::leftovers::{self, Budget, Left, RemoveLeftovers};
 use crate::db::queue::Pending;
@@ -22,7 +22,7 @@ const GROUPS_BETWEEN: u32 = 64;
 const LONG: Duration = Duration::from_millis(30);
 const SMALLEST: i64 = 32;
 
-impl Task {
+impl Worker {
     /// Whether there is anything to remove; at the start, what a killed program has left.
     pub(super) async fn look_for_leftovers(&mut self) {
         let Some(connection) = self.link.as_mut().and_then(Link::live) else {
